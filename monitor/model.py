@@ -1,0 +1,297 @@
+"""The types that every room speaks in.
+
+Data flows one way: bytes -> spans -> arrivals -> prefix -> RGE state -> label -> events.
+Everything here is a plain value: `msgspec` structs, because they are encoded and decoded for
+every arrival (journal, state) and cost a fifth of a validated model there. What people write
+(contracts, settings) and what other programs depend on (events) is validated elsewhere.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any, Final, Literal
+
+import msgspec
+
+FOLD_VERSION: Final = 1
+"""Version of the judgement. Raised when the same arrivals would give other events."""
+
+SpanKind = Literal["agent", "llm", "tool", "other"]
+Layer = Literal["policy", "grounding", "trajectory"]
+LayerState = Literal["pass", "fail", "open", "unassessed", "off"]
+Verdict = Literal["violated", "unassessed", "open", "trusted"]
+Phase = Literal["provisional", "final"]
+Severity = Literal["info", "warning", "error", "critical"]
+CloseReason = Literal[
+    "root_settled", "idle", "step_limit", "byte_limit", "age_limit", "fold_error", "end_of_input"
+]
+Part = Literal["arguments", "result", "output", "input"]
+Unseen = Literal["content_hidden", "content_truncated", "attributes_dropped"]
+StepType = Literal["user_request", "tool_call", "answer"]
+Execution = Literal["executed", "unknown", "requested"]
+
+LAYERS: Final[tuple[Layer, ...]] = ("policy", "grounding", "trajectory")
+
+
+class Struct(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """A value: compared by content, never changed, leaves of no reference cycle."""
+
+
+# -- spans ---------------------------------------------------------------------------------
+
+
+class RequestedCall(Struct):
+    """A tool call as a model asked for it. `arguments` is JSON text, None when not shown."""
+
+    tool: str
+    call_id: str | None = None
+    arguments: str | None = None
+
+
+class ReturnedResult(Struct):
+    """A tool result as a later message quotes it. `result` is JSON or plain text."""
+
+    call_id: str | None = None
+    tool: str | None = None
+    result: str | None = None
+    failed: bool = False
+
+
+class Message(Struct):
+    """One message of a model's input or output. `text` joins its text parts, None without any."""
+
+    role: str
+    text: str | None = None
+    calls: tuple[RequestedCall, ...] = ()
+    results: tuple[ReturnedResult, ...] = ()
+
+
+class Omitted(Struct):
+    """What ingest left out of an LLM span's input: `count` messages after the `at`-th kept one."""
+
+    at: int
+    count: int
+    digest: str
+
+
+class Span(Struct):
+    """An observed span: an OpenTelemetry span normalised from whatever dialect it was written in.
+
+    Times are Unix nanoseconds of the emitter's clock. `unseen` says, for each part of the content
+    that a reader would expect and cannot have, why; a truncated part keeps what was left of it.
+    `remote` is bit 0x200 of the OTLP flags: the parent is known to be in another process.
+    """
+
+    trajectory: str
+    span_id: str
+    kind: SpanKind
+    name: str = ""
+    parent: str | None = None
+    remote: bool = False
+    start: int = 0
+    end: int = 0
+    agent: str | None = None
+    """Name of the agent whose span this is (kind agent), or that the span names as its own."""
+    service: str | None = None
+    conversation_id: str | None = None
+    attributes: dict[str, str] = {}
+    """Resource attributes that contracts may select on and events may carry."""
+    error: str | None = None
+    """Text of a failure; None for success. An empty text is a failure without a message."""
+    tool: str | None = None
+    call_id: str | None = None
+    arguments: str | None = None
+    result: str | None = None
+    inputs: tuple[Message, ...] = ()
+    omitted: Omitted | None = None
+    outputs: tuple[Message, ...] = ()
+    unseen: dict[Part, Unseen] = {}
+
+
+def digest(*parts: bytes | str, size: int = 16) -> str:
+    """Hex of a keyless BLAKE2b over length-delimited parts: no two part lists collide by joining."""
+    h = blake2b(digest_size=size)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
+        h.update(len(data).to_bytes(8, "big"))
+        h.update(data)
+    return h.hexdigest()
+
+
+# -- arrivals ------------------------------------------------------------------------------
+
+
+class Observed(Struct, tag_field="kind", tag="span"):
+    """A span arrived."""
+
+    span: Span
+
+    @property
+    def trajectory(self) -> str:
+        return self.span.trajectory
+
+
+class Reading(Struct, tag_field="kind", tag="reading"):
+    """What an LLM extracted from a step. The judgement of it belongs to the semantic layer."""
+
+    trajectory: str
+    id: str
+    step: str
+    """Key of the step that was read: a logical call's key, or `answer`."""
+    content: str
+    """Digest of the content that was read; a reading of superseded content does nothing."""
+    status: Literal["assessed", "unassessed"] = "assessed"
+    reason: str | None = None
+    claims: tuple[dict[str, Any], ...] = ()
+    parser: str = ""
+
+
+class Close(Struct, tag_field="kind", tag="close"):
+    """Time passed. Ignored when a later journal item of the trajectory precedes it.
+
+    `after` is the journal offset of the last arrival that its writer had folded.
+    """
+
+    trajectory: str
+    reason: CloseReason
+    after: int
+
+
+class Lost(Struct, tag_field="kind", tag="lost"):
+    """An arrival of this trajectory could not be read; the bytes lie in the dead letters."""
+
+    trajectory: str
+    reason: str
+    source: str
+    """Topic, partition, offset and place in the message, joined by colons."""
+
+
+class Pin(Struct, tag_field="kind", tag="pin"):
+    """Fixes a trajectory that has none yet to a policy set."""
+
+    trajectory: str
+    policy_set: str
+
+
+class Unknown(Struct, tag_field="kind", tag="unknown"):
+    """An arrival of a kind that this version does not know: the label becomes partial."""
+
+    trajectory: str
+    name: str
+
+
+Arrival = Observed | Reading | Close | Lost | Pin | Unknown
+
+
+class Record(Struct):
+    """Consecutive journal items of one partition, written together.
+
+    `timestamp` is the journal's time in milliseconds; `policy_set` the digest that ingest stamped.
+    """
+
+    offset: int
+    timestamp: int
+    policy_set: str
+    arrivals: tuple[Arrival, ...] = ()
+
+
+# -- steps ---------------------------------------------------------------------------------
+
+
+class UnseenValue:
+    """The arguments of a call that nobody showed. One instance: `UNSEEN`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "UNSEEN"
+
+
+UNSEEN: Final = UnseenValue()
+
+
+class Call(msgspec.Struct, gc=False):
+    """A logical tool call as the monitors see it: one call, however many spans reported it.
+
+    `arguments` is the parsed JSON value, `UNSEEN` when no layer of the call shows it whole.
+    `execution`: `executed` its span (or the delegated agent's) was seen; `unknown` only a result in
+    later history tells of it; `requested` nothing tells that it ran.
+    """
+
+    key: str
+    tool: str
+    arguments: Any = UNSEEN
+    execution: Execution = "executed"
+    failed: bool = False
+    step: int = 0
+    call_id: str | None = None
+    span_id: str | None = None
+    agent: str | None = None
+
+
+class Step(Struct):
+    """What the agent did, for people: one entry of a trajectory's prefix."""
+
+    type: StepType
+    tool: str | None = None
+    call_id: str | None = None
+    arguments: Any = None
+    result: Any = None
+    error: str | None = None
+    requested_only: bool = False
+    agent: str | None = None
+    span_id: str | None = None
+    text: str | None = None
+
+
+# -- judgement -----------------------------------------------------------------------------
+
+
+class Finding(Struct):
+    """What a check says about a call or an answer.
+
+    `subject` names what the finding is about, so that the same fault keeps one identity over
+    revisions: the logical call's key and the parameter, the claim's text, or the rule's tool.
+    """
+
+    layer: Layer
+    code: str
+    subject: str
+    message: str
+    severity: Severity = "error"
+    step: int | None = None
+    call: str | None = None
+    call_id: str | None = None
+    span_id: str | None = None
+    tool: str | None = None
+    evidence: str | None = None
+
+
+FIRM: Final = frozenset(
+    {
+        "POLICY_TOOL_NOT_ALLOWED",
+        "POLICY_TOOL_FORBIDDEN",
+        "POLICY_PARAM_MISSING",
+        "POLICY_PARAM_FORBIDDEN",
+        "POLICY_PARAM_VALUE_INVALID",
+        "SAFETY_EMPTY_ANSWER",
+        "SAFETY_FILTERED_FIELD_LEAKED",
+        "TRAJ_FORBIDDEN_INTERMEDIATE",
+        "TRAJ_REPEATED_TOOL",
+    }
+)
+"""Codes that missing data cannot refute: raised and kept in an unassessed layer too."""
+
+
+class Judgement(Struct):
+    """What one layer says about a prefix, apart from when it may be published.
+
+    `now` holds whatever follows. `later` would hold if the run ended here. `undecided` lists codes
+    whose answer depends on calls of unknown execution. `blind` lists calls (keys) that a rule
+    names and whose arguments nobody showed.
+    """
+
+    now: tuple[Finding, ...] = ()
+    later: tuple[Finding, ...] = ()
+    undecided: tuple[str, ...] = ()
+    blind: tuple[str, ...] = ()
