@@ -1,0 +1,40 @@
+# Two commands do everything, set-up included: make run, make test.
+.DEFAULT_GOAL := help
+.PHONY: help setup run check test bench docs clean
+SHELL := /bin/bash
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+READY := $(VENV)/.ready
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' Makefile
+
+setup: $(READY)  ## Create .venv with everything in it (the other targets do this themselves)
+
+$(READY): pyproject.toml .ci/setup
+	@.ci/setup $(VENV)
+	@touch $@
+
+run: $(READY)  ## Judge recorded agents while they stream; ONCE=1 prints the final table and ends
+	@exec $(BIN)/agenttrust dev $(if $(filter-out 0,$(ONCE)),--once)
+
+check: $(READY)  ## Lint, format, types, imports, generated pages
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m streams.docs --check
+
+test: $(READY)  ## The whole test suite
+	$(BIN)/pytest $(ARGS)
+
+bench: $(READY)  ## Ratios that tell whether the hot path is still fast
+	$(BIN)/python -m tests.benchmarks
+
+docs: $(READY)  ## Write the generated pages under docs/
+	$(BIN)/python -m streams.docs
+
+clean:  ## Remove the environment and every cache
+	rm -rf $(VENV) build dist *.egg-info .agenttrust .hypothesis .import_linter_cache
+	rm -rf .mypy_cache .pytest_cache .ruff_cache
