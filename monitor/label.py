@@ -16,18 +16,18 @@ class Body(msgspec.Struct, frozen=True, gc=False):
     """Value of an event: every field is always written, so that readers need no defaults."""
 
 
-class ContractRef(Body):
+class ContractRef(Body, frozen=True):
     name: str
     version: int
     digest: str
 
 
-class Coverage(Body):
+class Coverage(Body, frozen=True):
     state: Literal["complete", "partial"]
     reasons: tuple[str, ...]
 
 
-class Label(Body):
+class Label(Body, frozen=True):
     """`io.agenttrust.label.v1`: the verdict on a trajectory's prefix under one contract."""
 
     trajectory_id: str
@@ -49,7 +49,7 @@ class Label(Body):
     fold_version: int
 
 
-class Violation(Body):
+class Violation(Body, frozen=True):
     """`io.agenttrust.violation.v1`: one violation of a contract, raised or withdrawn."""
 
     id: str

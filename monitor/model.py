@@ -40,7 +40,7 @@ class Struct(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 # -- spans ---------------------------------------------------------------------------------
 
 
-class RequestedCall(Struct):
+class RequestedCall(Struct, frozen=True):
     """A tool call as a model asked for it. `arguments` is JSON text, None when not shown."""
 
     tool: str
@@ -48,7 +48,7 @@ class RequestedCall(Struct):
     arguments: str | None = None
 
 
-class ReturnedResult(Struct):
+class ReturnedResult(Struct, frozen=True):
     """A tool result as a later message quotes it. `result` is JSON or plain text."""
 
     call_id: str | None = None
@@ -57,7 +57,7 @@ class ReturnedResult(Struct):
     failed: bool = False
 
 
-class Message(Struct):
+class Message(Struct, frozen=True):
     """One message of a model's input or output. `text` joins its text parts, None without any."""
 
     role: str
@@ -66,7 +66,7 @@ class Message(Struct):
     results: tuple[ReturnedResult, ...] = ()
 
 
-class Omitted(Struct):
+class Omitted(Struct, frozen=True):
     """What ingest left out of an LLM span's input: `count` messages after the `at`-th kept one."""
 
     at: int
@@ -74,7 +74,7 @@ class Omitted(Struct):
     digest: str
 
 
-class Span(Struct):
+class Span(Struct, frozen=True):
     """An observed span: an OpenTelemetry span normalised from whatever dialect it was written in.
 
     Times are Unix nanoseconds of the emitter's clock. `unseen` says, for each part of the content
@@ -121,7 +121,7 @@ def digest(*parts: bytes | str, size: int = 16) -> str:
 # -- arrivals ------------------------------------------------------------------------------
 
 
-class Observed(Struct, tag_field="kind", tag="span"):
+class Observed(Struct, frozen=True, tag_field="kind", tag="span"):
     """A span arrived."""
 
     span: Span
@@ -131,7 +131,7 @@ class Observed(Struct, tag_field="kind", tag="span"):
         return self.span.trajectory
 
 
-class Reading(Struct, tag_field="kind", tag="reading"):
+class Reading(Struct, frozen=True, tag_field="kind", tag="reading"):
     """What an LLM extracted from a step. The judgement of it belongs to the semantic layer."""
 
     trajectory: str
@@ -146,7 +146,7 @@ class Reading(Struct, tag_field="kind", tag="reading"):
     parser: str = ""
 
 
-class Close(Struct, tag_field="kind", tag="close"):
+class Close(Struct, frozen=True, tag_field="kind", tag="close"):
     """Time passed. Ignored when a later journal item of the trajectory precedes it.
 
     `after` is the journal offset of the last arrival that its writer had folded.
@@ -157,7 +157,7 @@ class Close(Struct, tag_field="kind", tag="close"):
     after: int
 
 
-class Lost(Struct, tag_field="kind", tag="lost"):
+class Lost(Struct, frozen=True, tag_field="kind", tag="lost"):
     """An arrival of this trajectory could not be read; the bytes lie in the dead letters."""
 
     trajectory: str
@@ -166,14 +166,14 @@ class Lost(Struct, tag_field="kind", tag="lost"):
     """Topic, partition, offset and place in the message, joined by colons."""
 
 
-class Pin(Struct, tag_field="kind", tag="pin"):
+class Pin(Struct, frozen=True, tag_field="kind", tag="pin"):
     """Fixes a trajectory that has none yet to a policy set."""
 
     trajectory: str
     policy_set: str
 
 
-class Unknown(Struct, tag_field="kind", tag="unknown"):
+class Unknown(Struct, frozen=True, tag_field="kind", tag="unknown"):
     """An arrival of a kind that this version does not know: the label becomes partial."""
 
     trajectory: str
@@ -183,7 +183,7 @@ class Unknown(Struct, tag_field="kind", tag="unknown"):
 Arrival = Observed | Reading | Close | Lost | Pin | Unknown
 
 
-class Record(Struct):
+class Record(Struct, frozen=True):
     """Consecutive journal items of one partition, written together.
 
     `timestamp` is the journal's time in milliseconds; `policy_set` the digest that ingest stamped.
@@ -229,7 +229,7 @@ class Call(msgspec.Struct, gc=False):
     agent: str | None = None
 
 
-class Step(Struct):
+class Step(Struct, frozen=True):
     """What the agent did, for people: one entry of a trajectory's prefix."""
 
     type: StepType
@@ -247,7 +247,7 @@ class Step(Struct):
 # -- judgement -----------------------------------------------------------------------------
 
 
-class Finding(Struct):
+class Finding(Struct, frozen=True):
     """What a check says about a call or an answer.
 
     `subject` names what the finding is about, so that the same fault keeps one identity over
@@ -283,7 +283,7 @@ FIRM: Final = frozenset(
 """Codes that missing data cannot refute: raised and kept in an unassessed layer too."""
 
 
-class Judgement(Struct):
+class Judgement(Struct, frozen=True):
     """What one layer says about a prefix, apart from when it may be published.
 
     `now` holds whatever follows. `later` would hold if the run ended here. `undecided` lists codes

@@ -20,7 +20,7 @@ SaveOutcome = Literal["written", "newer", "older"]
 """`written`; `newer`: another owner is ahead; `older`: the store has lost writes (or is empty)."""
 
 
-class Watermark(Struct, array_like=True, omit_defaults=False):
+class Watermark(Struct, frozen=True, array_like=True, omit_defaults=False):
     """The last journal record folded into the stored state, and how much of it.
 
     `epoch` counts the logs that the partition has had, `index` the arrivals of record `offset`
@@ -34,14 +34,14 @@ class Watermark(Struct, array_like=True, omit_defaults=False):
     timestamp: int
 
 
-class Wanted(Struct):
+class Wanted(Struct, frozen=True):
     """What a batch needs of one trajectory: its head always, these index fields, its content."""
 
     fields: tuple[str, ...] = ()
     content: bool = False
 
 
-class Loaded(Struct):
+class Loaded(Struct, frozen=True):
     """Stored state of one trajectory; `head` is None for one that is not known.
 
     `content` is None when it was not asked for.
@@ -52,7 +52,7 @@ class Loaded(Struct):
     content: Mapping[str, bytes] | None = None
 
 
-class Saving(Struct):
+class Saving(Struct, frozen=True):
     """What a batch changes of one trajectory. `head` None removes the trajectory altogether.
 
     `fields` and `content` add or replace entries by name. `due` is the journal time in
