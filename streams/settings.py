@@ -161,6 +161,14 @@ class Settings(BaseSettings):
         "Address of the OTLP/HTTP gateway.",
         "host:port; port 0 takes any free port",
     )
+    gateway_max_request: Size = _setting(
+        20 * 1024**2,
+        "Largest request that the gateway accepts, measured after decompression.",
+        f"{_SIZE}, 64 KiB to 256 MiB",
+        shown="20MiB",
+        ge=64 * 1024,
+        le=256 * 1024**2,
+    )
 
     # -- topics ------------------------------------------------------------------------------
 
