@@ -1,0 +1,362 @@
+"""State of trajectories in Redis. A cache of the journal: what is lost here is folded again.
+
+Every key of journal partition `n` carries the hash tag `{<prefix>:<schema>:<n>}`, written `@`
+below, so that all of them lie in one slot and one script may touch them, on a Redis Cluster too.
+`<t>` is a trajectory id.
+
+| key       | type   | holds                                                            |
+| --------- | ------ | ---------------------------------------------------------------- |
+| `@:w`     | string | watermark: msgpack [partition count, epoch, offset, index, time] |
+| `@:due`   | zset   | trajectory -> journal time (ms) at which its close falls due     |
+| `@:h:<t>` | string | head: the trajectory's small state, rewritten per batch          |
+| `@:f:<t>` | hash   | index fields: read only for the names that a batch brings        |
+| `@:c:<t>` | hash   | content: read only when an answer is grounded                    |
+
+A head, field or content value starts with its owner: a byte of schema version and the 16 bytes of
+the trace id. Another owner or version raises `StoreCorrupt`: a connection that hands out another
+request's answer must not turn one trajectory's state into another's verdict.
+
+Every key expires. The TTL is longer than the fold looks back, so it only removes what would be
+ignored; apart from it, keys go away with `Saving(head=None)` and with `reset`, nowhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Self
+
+import msgspec
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
+
+from monitor.ports import Loaded, SaveOutcome, Saving, Wanted, Watermark
+from streams.errors import UserError
+from streams.patience import PATIENCE, patiently, words
+
+log = logging.getLogger(__name__)
+
+SCHEMA: Final = 1
+"""Layout of the stored values. It is part of every key: another version finds nothing and rebuilds
+from the journal, and a rolled-back one finds its own state again."""
+_OWNER: Final = 17
+_CALL: Final = 15.0
+"""Seconds after which an unanswered call has failed."""
+
+# What a failing or overloaded Redis raises. `ResponseError` is among them because that is how it
+# says "out of memory", "read only replica", "loading", "cluster down".
+FAILURES: Final = (RedisError, RedisClusterException, OSError, TimeoutError)
+
+_LOAD: Final = """
+local out, at = {redis.call('GET', KEYS[1])}, 1
+for t = 1, tonumber(ARGV[1]) do
+  local head, last, fields, content = 3 * t - 1, at + 2 + tonumber(ARGV[at + 1]), {}, false
+  for from = at + 3, last, 1000 do
+    local some = redis.call('HMGET', KEYS[head + 1], unpack(ARGV, from, math.min(from + 999, last)))
+    for _, value in ipairs(some) do fields[#fields + 1] = value end
+  end
+  if ARGV[at + 2] == '1' then content = redis.call('HGETALL', KEYS[head + 2]) end
+  out[t + 1], at = {redis.call('GET', KEYS[head]), fields, content}, last
+end
+return out
+"""
+
+_SAVE: Final = """
+local stored = redis.call('GET', KEYS[1])
+if (stored or '') ~= ARGV[1] then return stored or '' end
+local ttl, at = ARGV[3], 4
+local function put(key, count)
+  local last = at + 2 * count
+  for from = at + 1, last, 1000 do
+    redis.call('HSET', key, unpack(ARGV, from, math.min(from + 999, last)))
+  end
+  if count > 0 then redis.call('EXPIRE', key, ttl) end
+  at = last
+end
+for t = 1, tonumber(ARGV[4]) do
+  local key, id, due, head = 3 * t, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local fields, content = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+  at = at + 5
+  if head == '' then
+    redis.call('DEL', KEYS[key], KEYS[key + 1], KEYS[key + 2])
+  else
+    redis.call('SET', KEYS[key], head, 'EX', ttl)
+  end
+  put(KEYS[key + 1], fields)
+  put(KEYS[key + 2], content)
+  if due == '' then redis.call('ZREM', KEYS[2], id) else redis.call('ZADD', KEYS[2], due, id) end
+end
+redis.call('EXPIRE', KEYS[2], ttl)
+redis.call('SET', KEYS[1], ARGV[2], 'EX', ttl)
+return 1
+"""
+
+
+class StoreCorrupt(Exception):  # noqa: N818 - an outcome, named like the engine's
+    """A stored value is not what its key says; the text names key and fault. Never repairable here:
+    the worker exits, and state is folded again from the journal.
+    """
+
+
+class StoreUnsafe(UserError):  # noqa: N818 - as above
+    """The Redis is set up so that it may drop state silently; the text says what to change."""
+
+
+class _Stored(msgspec.Struct, array_like=True):
+    """A watermark as it is written."""
+
+    partitions: int
+    epoch: int
+    offset: int
+    index: int
+    timestamp: int
+
+
+class RedisStore:
+    """`monitor.ports.Store` on one Redis or a Redis Cluster.
+
+    Outages are waited for (`streams.patience`), then raised. `ttl` is in seconds.
+    """
+
+    def __init__(
+        self,
+        client: Redis | RedisCluster,
+        *,
+        prefix: str,
+        partitions: int,
+        ttl: float,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._client: Any = client  # the two clients share no type
+        self._prefix = prefix
+        self._partitions = partitions
+        self._ttl = int(ttl)
+        self._patience = patience
+        self._sha: dict[str, str] = {}
+
+    @classmethod
+    async def connect(
+        cls, url: str, *, prefix: str, partitions: int, ttl: float, patience: float = PATIENCE
+    ) -> Self:
+        """Opens the store at a redis:// or rediss:// URL; finds out by itself whether it is a
+        Redis Cluster.
+        """
+        options: dict[str, Any] = {"socket_timeout": _CALL, "socket_connect_timeout": 5.0}
+        client: Any = Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options)
+
+        async def is_cluster() -> bool:
+            try:
+                info: dict[str, Any] = await client.info("cluster")
+            except ResponseError:  # an embedded or restricted Redis: no INFO
+                return False
+            return bool(info.get("cluster_enabled"))
+
+        if await patiently("state store", is_cluster, FAILURES, patience=patience):
+            await client.aclose()
+            client = RedisCluster.from_url(url, **options)
+        return cls(client, prefix=prefix, partitions=partitions, ttl=ttl, patience=patience)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    # -- the port ----------------------------------------------------------------------------
+
+    async def load(
+        self, partition: int, wanted: Mapping[str, Wanted]
+    ) -> tuple[Watermark | None, dict[str, Loaded]]:
+        """Watermark and state in one script call: a consistent view."""
+        tag = self._tag(partition)
+        keys = [f"{tag}:w"]
+        args: list[str | int] = [len(wanted)]
+        for trajectory, want in wanted.items():
+            keys += (f"{tag}:h:{trajectory}", f"{tag}:f:{trajectory}", f"{tag}:c:{trajectory}")
+            args += (len(want.fields), 1 if want.content else 0, *want.fields)
+        mark, *values = await self._script("load", _LOAD, keys, args)
+        loaded = {}
+        for (trajectory, want), (head, fields, content) in zip(wanted.items(), values, strict=True):
+            owner = _owner(trajectory)
+            loaded[trajectory] = Loaded(
+                None if head is None else _own(owner, head, trajectory),
+                {
+                    name: _own(owner, value, trajectory)
+                    for name, value in zip(want.fields, fields, strict=True)
+                    if value is not None
+                },
+                _pairs(owner, content, trajectory) if want.content else None,
+            )
+        return self._watermark(mark), loaded
+
+    async def save(
+        self,
+        partition: int,
+        expected: Watermark | None,
+        watermark: Watermark,
+        changes: Mapping[str, Saving],
+    ) -> SaveOutcome:
+        """One script call. A watermark that is already the new one means that this save was made
+        before, by a call whose answer was lost or by an owner that folded the same records: written.
+        """
+        tag = self._tag(partition)
+        keys = [f"{tag}:w", f"{tag}:due"]
+        mark = self._mark(watermark)
+        args: list[Any] = [b"" if expected is None else self._mark(expected), mark, self._ttl]
+        args.append(len(changes))
+        for trajectory, change in changes.items():
+            keys += (f"{tag}:h:{trajectory}", f"{tag}:f:{trajectory}", f"{tag}:c:{trajectory}")
+            if change.head is None:
+                args += (trajectory, b"", b"", 0, 0)
+                continue
+            owner = _owner(trajectory)
+            due = b"" if change.due is None else change.due
+            args += (trajectory, due, owner + change.head, len(change.fields), len(change.content))
+            for name, value in (*change.fields.items(), *change.content.items()):
+                args += (name, owner + value)
+        answer = await self._script("save", _SAVE, keys, args)
+        if answer in (1, mark):
+            return "written"
+        stored = self._watermark(answer or None)
+        return "older" if _place(stored) < _place(expected) else "newer"
+
+    async def due(self, partition: int, now: int, limit: int) -> Sequence[str]:
+        key = f"{self._tag(partition)}:due"
+        found = await self._call(
+            "due", lambda: self._client.zrangebyscore(key, "-inf", now, start=0, num=limit)
+        )
+        return [trajectory.decode() for trajectory in found]
+
+    # -- for whoever owns the partition ------------------------------------------------------
+
+    async def watermark(self, partition: int) -> Watermark | None:
+        """What of the journal is folded into the state."""
+        key = f"{self._tag(partition)}:w"
+        return self._watermark(await self._call("watermark", lambda: self._client.get(key)))
+
+    async def reset(self, partition: int) -> None:
+        """Removes the state of a log that is no more. The watermark stays, for its epoch; so a
+        crash half way only means that this is done again.
+        """
+        tag = self._tag(partition)
+        keep = f"{tag}:w".encode()
+
+        async def remove() -> None:
+            # On a cluster, a pattern with a hash tag is still asked of every primary.
+            async for key in self._client.scan_iter(match=f"{_escaped(tag)}:*", count=1000):
+                if key != keep:
+                    await self._client.unlink(key)
+
+        await self._call("reset", remove)
+
+    async def partitions(self) -> int | None:
+        """The partition count that the stored state was made with; None for an empty store."""
+        counts = set()
+        for partition in range(self._partitions):
+            key = f"{self._tag(partition)}:w"
+            raw = await self._call("partitions", lambda key=key: self._client.get(key))  # type: ignore[misc]
+            if raw is not None:
+                counts.add(_decoded(raw).partitions)
+        return min(counts, key=lambda count: count == self._partitions, default=None)
+
+    async def check(self) -> list[str]:
+        """Warnings about how the Redis is set up. Raises StoreUnsafe when it may evict state."""
+        try:
+            memory, persistence = await self._info("memory"), await self._info("persistence")
+        except ResponseError as error:
+            return [f"cannot tell whether the Redis evicts keys or keeps a log: {words(error)}"]
+        policies = {str(node.get("maxmemory_policy")) for node in memory}
+        if "None" in policies:
+            return ["cannot tell whether the Redis evicts keys: INFO names no maxmemory_policy"]
+        if policies != {"noeviction"}:
+            told = ", ".join(sorted(policies - {"noeviction"}))
+            advice = f"maxmemory-policy is {told}; it must be noeviction, or state is lost silently"
+            if any(node.get("maxmemory") for node in memory):
+                raise StoreUnsafe(advice)
+            return [advice + " once maxmemory is set"]
+        if not all(node.get("aof_enabled") for node in persistence):
+            return ["appendonly is off: a restart of the Redis means folding the journal again"]
+        return []
+
+    # -- inside ------------------------------------------------------------------------------
+
+    async def _info(self, section: str) -> list[dict[str, Any]]:
+        if isinstance(self._client, RedisCluster):
+            answers = await self._client.info(section, target_nodes=RedisCluster.PRIMARIES)
+            # One answer comes bare, several by node.
+            nested = all(isinstance(value, dict) for value in answers.values())
+            return list(answers.values()) if nested else [answers]
+        return [await self._client.info(section)]
+
+    async def _script(self, name: str, text: str, keys: list[str], args: list[Any]) -> Any:
+        async def run() -> Any:
+            sha = self._sha.get(name)
+            if sha is not None:
+                try:
+                    return await self._client.evalsha(sha, len(keys), *keys, *args)
+                except NoScriptError:  # restarted, flushed, or another node of the cluster
+                    pass
+            answer = await self._client.eval(text, len(keys), *keys, *args)
+            self._sha[name] = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+            return answer
+
+        return await self._call(name, run)
+
+    async def _call(self, name: str, attempt: Callable[[], Awaitable[Any]]) -> Any:
+        return await patiently(f"state store: {name}", attempt, FAILURES, patience=self._patience)
+
+    def _tag(self, partition: int) -> str:
+        return f"{{{self._prefix}:{SCHEMA}:{partition}}}"
+
+    def _mark(self, mark: Watermark) -> bytes:
+        stored = _Stored(self._partitions, mark.epoch, mark.offset, mark.index, mark.timestamp)
+        return _encoder.encode(stored)
+
+    def _watermark(self, raw: bytes | None) -> Watermark | None:
+        if raw is None:
+            return None
+        stored = _decoded(raw)
+        if stored.partitions != self._partitions:
+            raise StoreUnsafe(
+                f"the state store was filled with {stored.partitions} partitions, "
+                f"this worker has {self._partitions}"
+            )
+        return Watermark(stored.epoch, stored.offset, stored.index, stored.timestamp)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Stored)
+
+
+def _decoded(raw: bytes) -> _Stored:
+    try:
+        return _decoder.decode(raw)
+    except msgspec.MsgspecError as error:
+        raise StoreCorrupt(f"a watermark cannot be read: {error}") from error
+
+
+def _place(mark: Watermark | None) -> tuple[int, int, int]:
+    return (-1, -1, -1) if mark is None else (mark.epoch, mark.offset, mark.index)
+
+
+def _owner(trajectory: str) -> bytes:
+    return bytes((SCHEMA,)) + bytes.fromhex(trajectory)
+
+
+def _own(owner: bytes, value: bytes, trajectory: str) -> bytes:
+    if value[:_OWNER] != owner:
+        raise StoreCorrupt(f"a value read for trajectory {trajectory} belongs to another one")
+    return value[_OWNER:]
+
+
+def _pairs(owner: bytes, flat: list[bytes] | None, trajectory: str) -> dict[str, bytes]:
+    items = iter(flat or ())
+    return {
+        name.decode(): _own(owner, value, trajectory)
+        for name, value in zip(items, items, strict=True)
+    }
+
+
+def _escaped(text: str) -> str:
+    """A text as a pattern that matches only itself."""
+    return "".join(f"\\{c}" if c in "*?[]\\" else c for c in text)

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+
+import pytest
+import redis
+
+from monitor.ports import Saving, Wanted, Watermark
+from streams.store import RedisStore, StoreCorrupt, StoreUnsafe
+from tests.services import (  # noqa: F401
+    free_port,
+    redis_cluster_url,
+    redis_server_url,
+    redis_url,
+    running,
+    start_redis_server,
+)
+from tests.store_conformance import FULL, A, B, StoreConformance, mark
+
+TTL = 500_000
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def run():
+    with asyncio.Runner() as runner:
+        yield runner.run
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"t*{next(NUMBERS)}"  # a pattern character: `reset` must not remove the neighbours' keys
+
+
+class OnRedis(StoreConformance):
+    """The conformance suite, and what only a Redis can do wrong."""
+
+    URL: str
+
+    @pytest.fixture
+    def url(self, request) -> str:
+        return request.getfixturevalue(self.URL)
+
+    @pytest.fixture
+    def raw(self, url):
+        cluster = self.URL == "redis_cluster_url"
+        kind = redis.RedisCluster if cluster else redis.Redis
+        client = kind.from_url(url)
+        yield client
+        client.close()
+
+    @pytest.fixture
+    def store(self, url, prefix, run):
+        store = run(RedisStore.connect(url, prefix=prefix, partitions=12, ttl=TTL, patience=0.5))
+        yield store
+        run(store.close())
+
+    def keys(self, raw, prefix):
+        return sorted(k for k in raw.keys("*") if k.startswith(b"{%s:" % prefix.encode()))
+
+    def test_every_key_expires(self, store, run, raw, prefix):
+        changes = {A: Saving(b"h", {"x": b"1"}, {"e": b"1"}, due=5)}
+        run(store.save(1, None, mark(1), changes))
+        keys = self.keys(raw, prefix)
+        assert len(keys) == 5
+        assert all(TTL - 60 < raw.ttl(key) <= TTL for key in keys)
+
+    def test_removal_leaves_only_the_watermark(self, store, run, raw, prefix):
+        run(store.save(1, None, mark(1), {A: Saving(b"h", {"x": b"1"}, {"e": b"1"}, due=5)}))
+        run(store.save(1, mark(1), mark(2), {A: Saving(None)}))
+        assert [key.rpartition(b":")[2] for key in self.keys(raw, prefix)] == [b"w"]
+
+    @pytest.mark.parametrize("part", [b"h", b"f", b"c"])
+    def test_a_value_of_another_trajectory_is_refused(self, store, run, raw, prefix, part):
+        changes = {t: Saving(b"h", {"x": b"1"}, {"e": b"1"}) for t in (A, B)}
+        run(store.save(1, None, mark(1), changes))
+        mine, other = (
+            next(k for k in self.keys(raw, prefix) if k.endswith(b":%s:%s" % (part, t.encode())))
+            for t in (A, B)
+        )
+        if part == b"h":
+            raw.set(mine, raw.get(other))
+        else:
+            raw.hset(mine, mapping=raw.hgetall(other))
+        with pytest.raises(StoreCorrupt, match=A):
+            run(store.load(1, {A: FULL}))
+        assert run(store.load(1, {B: FULL}))[1][B].head == b"h"
+
+    def test_a_value_of_another_schema_version_is_refused(self, store, run, raw, prefix):
+        run(store.save(1, None, mark(1), {A: Saving(b"h")}))
+        key = next(k for k in self.keys(raw, prefix) if b":h:" in k)
+        raw.set(key, b"\x02" + raw.get(key)[1:])
+        with pytest.raises(StoreCorrupt):
+            run(store.load(1, {A: Wanted()}))
+
+    def test_a_save_whose_answer_was_lost_is_written_when_repeated(self, store, run):
+        changes = {A: Saving(b"h")}
+        assert run(store.save(1, None, mark(1), changes)) == "written"
+        assert run(store.save(1, None, mark(1), changes)) == "written"
+        assert run(store.load(1, {A: Wanted()}))[0] == mark(1)
+
+    def test_the_same_place_in_another_log_is_not_this_save(self, store, run):
+        run(store.save(1, None, mark(1), {}))
+        assert run(store.save(1, None, Watermark(0, 1, 0, 7), {})) == "newer"
+
+    def test_reset_removes_the_partitions_state_and_keeps_its_epoch(self, store, run, raw, prefix):
+        for partition in (1, 11):
+            run(store.save(partition, None, mark(1, epoch=4), {A: Saving(b"h", due=1)}))
+        run(store.reset(1))
+        watermark, state = run(store.load(1, {A: FULL}))
+        assert (watermark, state[A].head) == (mark(1, epoch=4), None)
+        assert list(run(store.due(1, 9, 9))) == []
+        assert run(store.load(11, {A: FULL}))[1][A].head == b"h"
+        assert len(self.keys(raw, prefix)) == 4
+
+    def test_the_partition_count_is_recorded_and_another_one_refused(self, store, run, url, prefix):
+        assert run(store.partitions()) is None
+        run(store.save(2, None, mark(1), {}))
+        assert run(store.partitions()) == 12
+        other = run(RedisStore.connect(url, prefix=prefix, partitions=6, ttl=TTL))
+        assert run(other.partitions()) == 12
+        with pytest.raises(StoreUnsafe, match="12 partitions"):
+            run(other.load(2, {}))
+        run(other.close())
+
+    def test_a_flushed_script_cache_goes_unnoticed(self, store, run, raw):
+        run(store.save(1, None, mark(1), {}))
+        raw.script_flush()
+        assert run(store.save(1, mark(1), mark(2), {})) == "written"
+
+    def test_a_cancelled_call_does_not_answer_the_next(self, store, run):
+        async def scenario():
+            changes = {A: Saving(b"a"), B: Saving(b"b")}
+            await store.save(1, None, mark(1), changes)
+            cancelled = 0
+            for ticks in range(40):
+                task = asyncio.create_task(store.load(1, {A: FULL}))
+                for _ in range(ticks % 10):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                cancelled += task.cancelled()
+                assert (await store.load(1, {B: FULL}))[1][B].head == b"b"
+            assert cancelled
+
+        run(scenario())
+
+
+class TestFakeRedis(OnRedis):
+    URL = "redis_url"
+
+    def test_cannot_tell_is_a_warning(self, store, run):
+        [warning] = run(store.check())
+        assert warning.startswith("cannot tell")
+
+
+class TestRedisServer(OnRedis):
+    URL = "redis_server_url"
+
+    def test_a_set_up_that_keeps_state_gives_no_warning(self, store, run):
+        assert run(store.check()) == []
+
+
+class TestRedisCluster(OnRedis):
+    URL = "redis_cluster_url"
+
+    def test_a_cluster_is_checked_too(self, store, run):
+        assert run(store.check()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "warning"),
+    [
+        (("--appendonly", "no"), "appendonly is off"),
+        (("--maxmemory-policy", "volatile-ttl"), "must be noeviction"),
+    ],
+)
+def test_a_risky_set_up_is_told(tmp_path, run, options, warning):
+    port = free_port()
+    with start_redis_server(port, tmp_path, *options):
+        store = run(
+            RedisStore.connect(f"redis://127.0.0.1:{port}", prefix="x", partitions=1, ttl=9)
+        )
+        [told] = run(store.check())
+        assert warning in told
+        run(store.close())
+
+
+def test_a_redis_that_evicts_is_refused(tmp_path, run):
+    port = free_port()
+    options = ("--maxmemory-policy", "allkeys-lru", "--maxmemory", "50mb")
+    with start_redis_server(port, tmp_path, *options):
+        store = run(
+            RedisStore.connect(f"redis://127.0.0.1:{port}", prefix="x", partitions=1, ttl=9)
+        )
+        with pytest.raises(StoreUnsafe, match="allkeys-lru"):
+            run(store.check())
+        run(store.close())
+
+
+def test_an_outage_is_waited_for(tmp_path, run, caplog):
+    port = free_port()
+
+    async def scenario(store):
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(store.load(0, {}))
+            await asyncio.to_thread(_until, lambda: "waiting" in caplog.text)
+            with start_redis_server(port, tmp_path):
+                assert await waiting == (None, {})
+
+    with start_redis_server(port, tmp_path):
+        store = run(
+            RedisStore.connect(f"redis://127.0.0.1:{port}", prefix="x", partitions=1, ttl=9)
+        )
+    run(scenario(store))
+    assert "works again" in caplog.text
+    run(store.close())
+
+
+def test_an_outage_without_end_is_raised(run):
+    url = f"redis://127.0.0.1:{free_port()}"
+    with pytest.raises(redis.exceptions.ConnectionError):
+        run(RedisStore.connect(url, prefix="x", partitions=1, ttl=9, patience=0.1))
+
+
+def _until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
