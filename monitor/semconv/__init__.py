@@ -1,0 +1,138 @@
+"""Span attributes of each dialect -> observed span.
+
+A transport (`streams.otlp`) hands over a `RawSpan` with the attributes that `wanted` names;
+`normalise` makes of it the one type that the rest of the system knows. To teach the monitor a new
+way of writing spans, add a module with `KEYS`, `PREFIXES` and `read` (see `dialect.py`) to
+`DIALECTS`: the first that reads a span has it, so those that ask for more come first.
+
+raw.py       what a transport hands over
+dialect.py   what a dialect gives
+genai.py     OpenTelemetry GenAI conventions, content in attributes
+messages.py  messages as JSON text
+content.py   arguments, results and texts: what was shown and why not more
+trim.py      which messages of a repeated history are kept
+limits.py    bounds on everything
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from monitor.model import Span
+from monitor.semconv import genai
+from monitor.semconv.content import shown_text
+from monitor.semconv.dialect import Content, Dialect
+from monitor.semconv.limits import ERROR_LIMIT, MAX_MESSAGES, cut, fit, name
+from monitor.semconv.raw import (
+    REMOTE_PARENT,
+    STATUS_ERROR,
+    RawEvent,
+    RawSpan,
+    Resource,
+    Value,
+    resource,
+    text_of,
+)
+
+__all__ = [
+    "DIALECTS",
+    "EXACT",
+    "PREFIXES",
+    "Content",
+    "Dialect",
+    "RawEvent",
+    "RawSpan",
+    "Resource",
+    "Value",
+    "normalise",
+    "resource",
+    "wanted",
+]
+
+DIALECTS: Final[tuple[Dialect, ...]] = (genai,)
+
+_EXCEPTION: Final = "exception"
+_ERROR_KEYS: Final = frozenset({"error.type", "exception.message", "exception.type"})
+
+EXACT: Final = _ERROR_KEYS.union(*(dialect.KEYS for dialect in DIALECTS))
+"""Attributes that a transport must hand over."""
+PREFIXES: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.PREFIXES)
+"""Beginnings of further ones."""
+
+_NOTHING: Final = Content(kind="other")
+_SURELY_SMALL: Final = 30_000
+_LATEST: Final = 2**63 - 1
+
+
+def wanted(key: str) -> bool:
+    """Whether some dialect reads this attribute of a span or of a span's event."""
+    return key in EXACT or key.startswith(PREFIXES)
+
+
+def normalise(raw: RawSpan) -> Span:
+    """The span as the monitor sees it. Never fails: what cannot be read is `unseen`.
+
+    A span without agent meaning keeps ids, parent, kind, name, times and resource: its place in
+    the tree. Times are kept as sent, within 63 bits; an end before the start becomes the start.
+    """
+    content = _NOTHING
+    for dialect in DIALECTS:
+        if (found := dialect.read(raw)) is not None:
+            content = found
+            break
+    start = min(max(raw.start, 0), _LATEST)
+    span = Span(
+        trajectory=raw.trace_id,
+        span_id=raw.span_id,
+        kind=content.kind,
+        name=name(raw.name),
+        parent=raw.parent,
+        remote=bool(raw.flags & REMOTE_PARENT),
+        start=start,
+        end=max(start, min(raw.end, _LATEST)),
+        agent=content.agent,
+        service=raw.resource.service,
+        conversation_id=content.conversation_id,
+        attributes=raw.resource.attributes,
+        error=None if content.kind == "other" else _error(raw),
+        tool=content.tool,
+        call_id=content.call_id,
+        arguments=content.arguments,
+        result=content.result,
+        inputs=content.inputs,
+        omitted=content.omitted,
+        outputs=content.outputs,
+        unseen=content.unseen,
+    )
+    return span if _surely_small(raw, span) else fit(span)
+
+
+def _error(raw: RawSpan) -> str | None:
+    """Text of the failure, None for success: exception's message, status message, error's type.
+
+    An exception event counts whatever the status says: some instrumentations leave it at OK.
+    """
+    kind = raw.attributes.get("error.type")
+    exceptions = [event for event in raw.events if event.name == _EXCEPTION]
+    if raw.status != STATUS_ERROR and kind is None and not exceptions:
+        return None
+    told = [event.attributes.get("exception.message") for event in reversed(exceptions)]
+    told += [raw.status_message, kind]
+    told += [event.attributes.get("exception.type") for event in reversed(exceptions)]
+    for value in told:
+        if (text := text_of(value)) is not None and (shown := shown_text(text)[0]) is not None:
+            return cut(shown, ERROR_LIMIT)
+    return ""
+
+
+def _surely_small(raw: RawSpan, span: Span) -> bool:
+    """Whether the span fits its limits for a cheap reason, as nearly all do."""
+    if len(span.inputs) > MAX_MESSAGES or len(span.outputs) > MAX_MESSAGES:
+        return False
+    size = 0
+    for value in raw.attributes.values():
+        if isinstance(value, str):
+            size += len(value)
+        elif isinstance(value, dict | list):
+            return False
+    return size < _SURELY_SMALL

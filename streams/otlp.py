@@ -1,0 +1,124 @@
+"""OTLP bytes, as the Collector's Kafka exporter and OTLP/HTTP clients write them -> raw spans.
+
+    bytes --decode--> RawSpan --monitor.semconv.normalise--> Span
+                 `--> BadSpan: the dead letters, and a `lost` arrival when its trace id is known
+
+Outcomes, none of which is an exception:
+
+| bytes | what comes out |
+|---|---|
+| an empty message, a request without spans | nothing |
+| no trace request, or one cut in the middle | one BadSpan `not_otlp` with the whole message |
+| a logs request | one BadSpan `logs` with the whole message |
+| a resource or scope that cannot be read | one BadSpan `not_otlp` with its bytes; the others go on |
+| a span without ids, with zero ids or ids of the wrong length | BadSpan `bad_id` |
+| a span with invalid UTF-8, values of the wrong type, too deep nesting | BadSpan `malformed` |
+| an attribute longer than `PARSE_LIMIT` | its head, and a note in `RawSpan.cut` |
+| times of zero, in the future, the end before the start | a RawSpan: times are never judged |
+
+The spans of a message come one by one, so that a message of 100 000 needs no second copy of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, Literal
+
+import msgspec
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+from monitor.semconv import RawSpan
+from streams import otlp_json, otlp_proto
+from streams.otlp_span import BadSpan, Reason
+
+__all__ = ["BadSpan", "Encoding", "LogSummary", "NotLogsError", "Reason", "decode", "decode_logs"]
+
+Encoding = Literal["auto", "proto", "json"]
+"""`auto`: JSON when the first byte that is no blank is `{`. That byte cannot begin a trace request
+in protobuf, where it would open a group."""
+
+_MAX_NAMES: Final = 100
+"""Distinct names of log events that are counted one by one."""
+
+
+def decode(data: bytes, encoding: Encoding = "auto") -> Iterator[RawSpan | BadSpan]:
+    """Every span of a message, read or not. Never raises on any bytes."""
+    if _is_json(data, encoding):
+        yield from otlp_json.spans(data)
+        return
+    doubt = True
+    for span in otlp_proto.spans(data):
+        if doubt and isinstance(span, BadSpan) and span.trace_id is None:
+            doubt = False
+            if _is_logs(data):
+                yield BadSpan(None, "logs", "OTLP logs among the traces", "", data)
+                return
+        yield span
+
+
+class NotLogsError(ValueError):
+    """Bytes that are no logs request; the text says why."""
+
+
+class LogSummary(msgspec.Struct, frozen=True):
+    """What a logs request holds: the number of records, and of those with each event name."""
+
+    records: int
+    names: dict[str, int]
+
+
+def decode_logs(data: bytes, encoding: Encoding = "auto") -> LogSummary:
+    """Counts the log records of a message; raises `NotLogsError`.
+
+    A record is named by its event name, an older one by its attribute `event.name`.
+    """
+    if _is_json(data, encoding):
+        try:
+            names = list(otlp_json.log_names(data))
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise NotLogsError(f"not a JSON logs request: {error}") from None
+    else:
+        try:
+            request = ExportLogsServiceRequest.FromString(data)
+        except DecodeError as error:
+            raise NotLogsError(f"not a protobuf logs request: {error}") from None
+        names = list(_log_names(request))
+        if data and not request.resource_logs:
+            raise NotLogsError("not a protobuf logs request: holds no resource logs")
+    counted = Counter(names)
+    kept = dict(counted.most_common(_MAX_NAMES))
+    if len(counted) > _MAX_NAMES:
+        kept["…"] = len(names) - sum(kept.values())
+    return LogSummary(len(names), kept)
+
+
+def _is_json(data: bytes, encoding: Encoding) -> bool:
+    return encoding == "json" or (encoding == "auto" and data[:64].lstrip()[:1] == b"{")
+
+
+def _log_names(request: ExportLogsServiceRequest) -> Iterator[str]:
+    for resource in request.resource_logs:
+        for scope in resource.scope_logs:
+            for record in scope.log_records:
+                named = (a.value.string_value for a in record.attributes if a.key == "event.name")
+                yield record.event_name or next(named, "")
+
+
+def _is_logs(data: bytes) -> bool:
+    """Whether bytes that hold a span without ids are really a logs request.
+
+    A span and a log record differ in the wire types of nearly every field; a span read as a record
+    has neither of the record's times.
+    """
+    try:
+        request = ExportLogsServiceRequest.FromString(data)
+    except DecodeError:
+        return False
+    return any(
+        record.time_unix_nano or record.observed_time_unix_nano
+        for resource in request.resource_logs
+        for scope in resource.scope_logs
+        for record in scope.log_records
+    )
