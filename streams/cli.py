@@ -21,6 +21,7 @@ from typing import Final
 
 import click
 
+from monitor.errors import InputError
 from streams.errors import UserError
 
 COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
@@ -134,6 +135,8 @@ def _run(args: list[str]) -> int:
         status = cli.main(args, prog_name="agenttrust", standalone_mode=False)
     except UserError as error:
         return _complain(*error.lines)
+    except InputError as error:
+        return _complain(str(error))
     except click.Abort:
         return 130
     except click.ClickException as error:

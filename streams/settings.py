@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from monitor.errors import plain
 from streams.errors import UserError
 
 PREFIX: Final = "AGENTTRUST_"
@@ -357,8 +358,7 @@ def _safe(name: str, value: Any) -> str:
     text = str(value)
     if name.endswith("_url"):
         text = redacted(text)
-    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return plain(text, 80)
 
 
 def variable(field: str) -> str:

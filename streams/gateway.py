@@ -1,0 +1,363 @@
+"""The OTLP/HTTP gateway: agents export to it, it writes what they sent to Kafka.
+
+A request is answered with 200 only after the brokers have acknowledged it; until then the agent's
+exporter keeps it. The request's own bytes are written, undecoded: reading them is ingest's work.
+Only a request larger than a Kafka message is taken apart (see `streams.split`).
+
+https://opentelemetry.io/docs/specs/otlp/#otlphttp says which status means "send it again".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import click
+import orjson
+from aiohttp import web
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError, Message
+from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+from streams import otlp_wire as wire
+from streams.errors import UserError
+from streams.processes import until_stopped
+from streams.settings import Settings, load
+from streams.split import LOGS, TRACES, Cut, Signal, cut_json, cut_protobuf
+from streams.topics import plan
+
+log = logging.getLogger(__name__)
+
+PROTOBUF: Final = "application/x-protobuf"
+JSON: Final = "application/json"
+_DELIVERY: Final = 10.0
+"""Seconds within which the brokers acknowledge; exporters give up after 10 by default."""
+_READ: Final = 30.0
+"""Seconds within which a client sends its request."""
+_IN_FLIGHT: Final = 128 * 1024**2
+"""Bytes of requests held in memory at once; above, clients are told to come back."""
+
+# google.rpc.Code, which an OTLP error body carries.
+_INVALID_ARGUMENT: Final = 3
+_RESOURCE_EXHAUSTED: Final = 8
+_UNIMPLEMENTED: Final = 12
+_UNAVAILABLE: Final = 14
+
+
+class Sink(Protocol):
+    """Where messages go. Returns when they are durable; raises KafkaError, OSError or TimeoutError."""
+
+    async def write(self, topic: str, messages: list[bytes]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """One signal: its topic, its messages, and how a request of it is checked and cut."""
+
+    topic: str
+    request: type[Any]
+    response: type[Any]
+    signal: Signal
+    rejected: str
+    resources: str
+    check: Callable[[bytes], Any]
+
+
+class _Refusal(Exception):  # noqa: N818 - an answer, not a failure
+    def __init__(
+        self, status: int, code: int, message: str, retry_after: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+        self.retry_after = retry_after
+
+
+def app(settings: Settings, sink: Sink) -> web.Application:
+    """The gateway as an aiohttp application. Serve it without aiohttp's own decompression."""
+    topics = plan(settings)
+    traces = _Route(
+        topics.spans.name,
+        ExportTraceServiceRequest,
+        ExportTraceServiceResponse,
+        TRACES,
+        "rejected_spans",
+        "resourceSpans",
+        _frames,
+    )
+    logs = _Route(
+        topics.logs.name,
+        ExportLogsServiceRequest,
+        ExportLogsServiceResponse,
+        LOGS,
+        "rejected_log_records",
+        "resourceLogs",
+        ExportLogsServiceRequest.FromString,
+    )
+    gate = _Gate(settings, sink)
+    application = web.Application(client_max_size=settings.gateway_max_request)
+    application.add_routes(
+        [
+            web.post("/v1/traces", gate.handler(traces)),
+            web.post("/v1/logs", gate.handler(logs)),
+            web.get("/", _welcome),
+        ]
+    )
+    return application
+
+
+async def _welcome(request: web.Request) -> web.Response:
+    return web.Response(
+        text="AgentTrust Monitor, OTLP/HTTP gateway. Point an agent here with "
+        f"OTEL_EXPORTER_OTLP_ENDPOINT=http://{request.host} "
+        "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf\n"
+    )
+
+
+class _Gate:
+    def __init__(self, settings: Settings, sink: Sink) -> None:
+        self._settings = settings
+        self._sink = sink
+        self._held = 0
+
+    def handler(self, route: _Route) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            kind = request.content_type.lower()
+            if kind not in {PROTOBUF, JSON}:
+                message = f"Content-Type {kind!r} is not accepted; allowed: {PROTOBUF}, {JSON}"
+                return _refused(_Refusal(415, _INVALID_ARGUMENT, message), JSON)
+            try:
+                return await self._accept(request, route, kind)
+            except _Refusal as refusal:
+                return _refused(refusal, kind)
+
+        return handle
+
+    async def _accept(self, request: web.Request, route: _Route, kind: str) -> web.Response:
+        size = request.content_length or 0
+        if size > self._settings.gateway_max_request:
+            raise self._too_large()
+        if self._held + size > _IN_FLIGHT:
+            raise _Refusal(503, _UNAVAILABLE, "the gateway is busy; send it again", 1)
+        taken = size
+        self._held += taken
+        try:
+            body = await self._body(request)
+            self._held += len(body) - taken
+            taken = len(body)
+            cut = self._cut(body, route, kind)
+            await self._write(route.topic, cut.messages)
+        finally:
+            self._held -= taken
+        return _accepted(route, kind, cut.refused)
+
+    async def _body(self, request: web.Request) -> bytes:
+        """The request's body, decompressed."""
+        encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding not in {"identity", "gzip"}:
+            raise _Refusal(
+                415,
+                _INVALID_ARGUMENT,
+                f"Content-Encoding {encoding[:40]!r} is not accepted; allowed: gzip, identity",
+            )
+        try:
+            async with asyncio.timeout(_READ):
+                body = await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            raise self._too_large() from None
+        except TimeoutError:
+            raise _Refusal(408, _UNAVAILABLE, f"no whole request within {_READ:g} s") from None
+        return self._unzipped(body) if encoding == "gzip" else body
+
+    def _unzipped(self, body: bytes) -> bytes:
+        limit = self._settings.gateway_max_request
+        decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        try:
+            data = decoder.decompress(body, limit + 1)
+        except zlib.error:
+            raise _Refusal(400, _INVALID_ARGUMENT, "the body is not gzip") from None
+        if len(data) > limit:
+            raise self._too_large()
+        if not decoder.eof or decoder.unused_data:
+            raise _Refusal(400, _INVALID_ARGUMENT, "the body is not one whole gzip stream")
+        return data
+
+    def _too_large(self) -> _Refusal:
+        limit = self._settings.gateway_max_request
+        return _Refusal(
+            413, _RESOURCE_EXHAUSTED, f"a request may have {limit} bytes after decompression"
+        )
+
+    def _cut(self, body: bytes, route: _Route, kind: str) -> Cut:
+        """The messages to write: the body as it came, unless it is too large for one."""
+        limit = self._settings.max_message_bytes
+        try:
+            if kind == JSON:
+                document = orjson.loads(body)
+                if not isinstance(document, dict):
+                    raise _Refusal(400, _INVALID_ARGUMENT, "the body is not a JSON object")
+                found = document.get(route.resources, [])
+                if not isinstance(found, list):
+                    raise _Refusal(400, _INVALID_ARGUMENT, f"{route.resources} is not a list")
+                if len(body) > limit:
+                    return cut_json(document, route.signal, limit)
+                return Cut([body] if found else [])
+            route.check(body)
+            if len(body) > limit:
+                return cut_protobuf(route.request.FromString(body), route.signal, limit)
+            return Cut([body] if body else [])
+        except (DecodeError, orjson.JSONDecodeError) as error:
+            what = f"{route.request.DESCRIPTOR.name} as {kind}"
+            why = " ".join(str(error).split())[:200]
+            raise _Refusal(400, _INVALID_ARGUMENT, f"the body is no {what}: {why}") from None
+
+    async def _write(self, topic: str, messages: list[bytes]) -> None:
+        if not messages:
+            return
+        try:
+            async with asyncio.timeout(_DELIVERY):
+                await self._sink.write(topic, messages)
+        except MessageSizeTooLargeError as error:
+            # Sending it again would fail again: the topic allows less than the settings say.
+            log.error("not written to %s: %s", topic, error)  # noqa: TRY400 - the text is all
+            raise _Refusal(
+                413, _RESOURCE_EXHAUSTED, "larger than the topic's max.message.bytes"
+            ) from None
+        except (KafkaError, OSError, TimeoutError) as error:
+            log.warning("not written to %s: %s", topic, error or type(error).__name__)
+            raise _Refusal(
+                503, _UNAVAILABLE, "Kafka does not acknowledge; send it again", 5
+            ) from None
+
+
+def _frames(body: bytes) -> None:
+    """Raises DecodeError unless the request is whole down to its spans.
+
+    What is wrong inside a span stays: ingest puts that span alone among the dead letters.
+    """
+    for resource in wire.REQUEST(body).resource_spans:
+        for scope in wire.RESOURCE_SPANS(resource).scope_spans:
+            wire.SCOPE_SPANS(scope)
+
+
+def _accepted(route: _Route, kind: str, refused: int) -> web.Response:
+    response = route.response()
+    if refused:
+        setattr(response.partial_success, route.rejected, refused)
+        response.partial_success.error_message = (
+            "too large for a Kafka message, even without attributes"
+        )
+    return _answer(200, response, kind)
+
+
+def _refused(refusal: _Refusal, kind: str) -> web.Response:
+    answer = _answer(refusal.status, Status(code=refusal.code, message=refusal.message), kind)
+    if refusal.retry_after is not None:
+        answer.headers["Retry-After"] = str(refusal.retry_after)
+    return answer
+
+
+def _answer(status: int, message: Message, kind: str) -> web.Response:
+    """A protobuf message in the encoding of the request."""
+    body = orjson.dumps(MessageToDict(message)) if kind == JSON else message.SerializeToString()
+    return web.Response(status=status, body=body, content_type=kind)
+
+
+# -- the real sink ---------------------------------------------------------------------------
+
+
+class KafkaSink:
+    """Writes without a key, so that messages spread over the partitions.
+
+    Connects when first needed and again after a failure, so that the gateway starts, and says
+    "send it again", while Kafka is away.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = asyncio.Lock()
+        self._producer: AIOKafkaProducer | None = None
+
+    async def write(self, topic: str, messages: list[bytes]) -> None:
+        producer = await self._connected()
+        # All are awaited even when one fails, so that none is left behind unobserved.
+        sent = [await producer.send(topic, message) for message in messages]
+        outcomes = await asyncio.gather(*sent, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _connected(self) -> AIOKafkaProducer:
+        async with self._lock:
+            if self._producer is None:
+                largest = plan(self._settings).spans.max_message_bytes
+                producer = AIOKafkaProducer(
+                    **self._settings.kafka_args(),
+                    acks="all",
+                    linger_ms=5,
+                    max_batch_size=256 * 1024,
+                    max_request_size=largest,
+                    request_timeout_ms=int(_DELIVERY * 1000),
+                )
+                try:
+                    await producer.start()
+                except BaseException:
+                    await producer.stop()
+                    raise
+                self._producer = producer
+            return self._producer
+
+    async def close(self) -> None:
+        """Delivers what was accepted, then disconnects."""
+        if self._producer is not None:
+            await self._producer.stop()
+
+
+async def serve(settings: Settings, stop: asyncio.Event) -> None:
+    """Serves until `stop` is set; requests under way are finished. Raises UserError."""
+    sink = KafkaSink(settings)
+    runner = web.AppRunner(
+        app(settings, sink), auto_decompress=False, access_log=None, shutdown_timeout=_DELIVERY
+    )
+    await runner.setup()
+    host, _, port = settings.gateway_listen.rpartition(":")
+    try:
+        site = web.TCPSite(runner, host.strip("[]"), int(port))
+        try:
+            await site.start()
+        except OSError as error:
+            raise UserError(
+                f"cannot listen on {settings.gateway_listen}: {error.strerror}"
+            ) from None
+        bound = runner.addresses[0][1]
+        log.info("listening on %s:%s, writing to %s", host, bound, settings.kafka_bootstrap)
+        await stop.wait()
+    finally:
+        await runner.cleanup()
+        with suppress(KafkaError, OSError, TimeoutError):
+            await asyncio.wait_for(sink.close(), _DELIVERY)
+
+
+@click.command()
+@click.option("--listen", metavar="HOST:PORT", help="Overrides AGENTTRUST_GATEWAY_LISTEN.")
+def gateway(listen: str | None) -> None:
+    """Accept OTLP/HTTP and write it to Kafka, until told to stop."""
+    settings = load(gateway_listen=listen)
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    until_stopped(lambda stop: serve(settings, stop))

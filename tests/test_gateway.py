@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import time
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaConnectionError, MessageSizeTooLargeError
+from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+from streams import gateway as g
+from streams.settings import load
+from tests.services import broker, free_port, listening, wait_for  # noqa: F401
+
+PROTOBUF = {"Content-Type": "application/x-protobuf"}
+JSON = {"Content-Type": "application/json"}
+
+
+class Memory:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.written: list[tuple[str, bytes]] = []
+        self.error = error
+
+    async def write(self, topic, messages):
+        if self.error:
+            raise self.error
+        self.written += [(topic, m) for m in messages]
+
+
+def request(*sizes: int) -> ExportTraceServiceRequest:
+    result = ExportTraceServiceRequest()
+    spans = result.resource_spans.add().scope_spans.add().spans
+    for size in sizes:
+        span = spans.add(name="s", span_id=b"12345678", trace_id=b"1234567812345678")
+        span.attributes.add(key="k").value.string_value = "x" * size
+    return result
+
+
+BODY = request(10).SerializeToString()
+AS_JSON = b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"name":"s"}]}]}]}'
+
+
+def post(body, headers, *, path="/v1/traces", sink=None, method="POST", **settings):
+    """Status, headers, body of the answer, and what was written."""
+    sink = sink or Memory()
+
+    async def main():
+        server = TestServer(g.app(load(**settings), sink))
+        await server.start_server(auto_decompress=False)
+        async with (
+            TestClient(server) as client,
+            client.request(
+                method, path, data=body, headers=headers, skip_auto_headers=["Content-Type"]
+            ) as answer,
+        ):
+            return answer.status, answer.headers, await answer.read()
+
+    status, answered, raw = asyncio.run(main())
+    return status, answered, raw, sink.written
+
+
+def test_protobuf_is_written_as_it_came():
+    status, headers, raw, written = post(BODY, PROTOBUF)
+    assert (status, raw, headers["Content-Type"]) == (200, b"", "application/x-protobuf")
+    assert written == [("otlp_spans", BODY)]
+
+
+def test_json_is_written_as_it_came_and_answered_in_json():
+    status, headers, raw, written = post(
+        AS_JSON, JSON | {"Content-Type": "application/json; charset=utf-8"}
+    )
+    assert (status, json.loads(raw), headers.getall("Content-Type")[0].split(";")[0]) == (
+        200,
+        {},
+        "application/json",
+    )
+    assert written == [("otlp_spans", AS_JSON)]
+
+
+def test_logs_go_to_their_topic():
+    body = b'{"resourceLogs":[{"scopeLogs":[]}]}'
+    assert post(body, JSON, path="/v1/logs")[3] == [("otlp_logs", body)]
+
+
+def test_gzip_is_unpacked():
+    written = post(gzip.compress(BODY), PROTOBUF | {"Content-Encoding": "gzip"})[3]
+    assert written == [("otlp_spans", BODY)]
+
+
+@pytest.mark.parametrize(("body", "kind"), [(b"", PROTOBUF), (b"{}", JSON)])
+def test_an_empty_request_is_accepted_and_nothing_is_written(body, kind):
+    status, _, _, written = post(body, kind)
+    assert (status, written) == (200, [])
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "encoding", "status"),
+    [
+        (b"hello, world", PROTOBUF, None, 400),
+        (b"\x0a\x03\x12\x01\xff", PROTOBUF, None, 400),
+        (AS_JSON, PROTOBUF, None, 400),
+        (BODY, JSON, None, 400),
+        (b"[]", JSON, None, 400),
+        (b'{"resourceSpans": 3}', JSON, None, 400),
+        (b"[" * 100_000, JSON, None, 400),
+        (b'{"resourceSpans":' + b"[" * 100_000, JSON, None, 400),
+        (b"\xff\xfe", JSON, None, 400),
+        (BODY, PROTOBUF, "gzip", 400),
+        (gzip.compress(BODY)[:-9], PROTOBUF, "gzip", 400),
+        (gzip.compress(BODY) + b"more", PROTOBUF, "gzip", 400),
+        (BODY, PROTOBUF, "br", 415),
+        (BODY, {"Content-Type": "text/plain"}, None, 415),
+        (BODY, {}, None, 415),
+        (gzip.compress(b"\0" * 50_000_000), PROTOBUF, "gzip", 413),
+        (b"\0" * 300_000, PROTOBUF, None, 413),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_a_reason(body, kind, encoding, status):
+    headers = dict(kind) | ({"Content-Encoding": encoding} if encoding else {})
+    answer, told, raw, written = post(body, headers, gateway_max_request="200KiB")
+    assert (answer, written) == (status, [])
+    if kind == PROTOBUF:
+        assert told["Content-Type"] == "application/x-protobuf"
+        assert Status.FromString(raw).message
+    else:
+        assert json.loads(raw)["message"]
+
+
+def test_a_bad_span_does_not_keep_its_neighbours_out():
+    body = BODY + request(1).SerializeToString().replace(b"\x0a\x01s", b"\x0a\x01\xff")
+    assert post(body, PROTOBUF)[3] == [("otlp_spans", body)]
+
+
+@pytest.mark.parametrize("kind", [PROTOBUF, JSON])
+def test_a_request_larger_than_a_message_is_cut(kind):
+    if kind is PROTOBUF:
+        body = request(*[40_000] * 5).SerializeToString()
+    else:
+        span = {"name": "s", "attributes": [{"key": "k", "value": {"stringValue": "x" * 40_000}}]}
+        body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span] * 5}]}]}).encode()
+    status, _, raw, written = post(body, kind, max_message_bytes="64KiB")
+    assert (status, raw) == (200, b"" if kind is PROTOBUF else b"{}")
+    assert len(written) == 5
+    assert all(len(m) <= 65_536 for _, m in written)
+
+
+def test_what_fits_into_no_message_is_told_as_partial_success():
+    whole = request(1, 1)
+    whole.resource_spans[0].scope_spans[0].spans[0].name = "n" * 100_000
+    status, _, raw, written = post(whole.SerializeToString(), PROTOBUF, max_message_bytes="64KiB")
+    assert (status, len(written)) == (200, 1)
+    assert ExportTraceServiceResponse.FromString(raw).partial_success.rejected_spans == 1
+
+
+@pytest.mark.parametrize("error", [KafkaConnectionError("gone"), OSError("gone"), TimeoutError()])
+def test_without_an_acknowledgement_the_client_is_told_to_come_back(error):
+    status, headers, raw, _ = post(BODY, PROTOBUF, sink=Memory(error))
+    assert (status, headers["Retry-After"]) == (503, "5")
+    assert Status.FromString(raw).code == 14
+
+
+def test_a_message_that_the_topic_never_takes_is_not_sent_again():
+    assert post(BODY, PROTOBUF, sink=Memory(MessageSizeTooLargeError("no")))[0] == 413
+
+
+def test_the_root_says_what_to_do():
+    status, _, raw, _ = post(None, {}, path="/", method="GET")
+    assert status == 200
+    assert b"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:" in raw
+    assert raw.count(b"\n") == 1
+
+
+def test_other_methods_and_paths():
+    assert post(None, {}, method="GET")[0] == 405
+    assert post(BODY, PROTOBUF, path="/v1/metrics")[0] == 404
+
+
+@pytest.mark.services
+def test_a_real_exporter_through_a_real_broker(broker):  # noqa: F811
+    from opentelemetry.exporter.otlp.proto.http import Compression
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+    port, topic = free_port(), f"spans-{time.time_ns()}"
+    settings = load(kafka_bootstrap=broker, gateway_listen=f"127.0.0.1:{port}", spans_topic=topic)
+
+    def export() -> None:
+        exporter = OTLPSpanExporter(
+            f"http://127.0.0.1:{port}/v1/traces", compression=Compression.Gzip
+        )
+        provider = TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        with provider.get_tracer("t").start_as_current_span("hello"):
+            pass
+        provider.shutdown()
+
+    async def main() -> bytes:
+        stop = asyncio.Event()
+        server = asyncio.create_task(g.serve(settings, stop))
+        await asyncio.to_thread(wait_for, lambda: listening(port) or server.done(), "the gateway")
+        await asyncio.to_thread(export)
+        stop.set()
+        await server
+        consumer = AIOKafkaConsumer(
+            topic, bootstrap_servers=broker, auto_offset_reset="earliest", group_id=None
+        )
+        await consumer.start()
+        try:
+            return (await asyncio.wait_for(consumer.getone(), 20)).value
+        finally:
+            await consumer.stop()
+
+    message = ExportTraceServiceRequest.FromString(asyncio.run(main()))
+    assert message.resource_spans[0].scope_spans[0].spans[0].name == "hello"
