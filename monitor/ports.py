@@ -53,7 +53,8 @@ class Loaded(Struct, frozen=True):
 
 
 class Saving(Struct, frozen=True):
-    """What a batch changes of one trajectory. `head` None removes the trajectory altogether.
+    """What a batch changes of one trajectory. `head` None removes the trajectory altogether;
+    `fresh` removes what was stored of it before the rest is written (it began anew).
 
     `fields` and `content` add or replace entries by name. `due` is the journal time in
     milliseconds at which a close falls due, None when nothing is awaited.
@@ -63,6 +64,7 @@ class Saving(Struct, frozen=True):
     fields: Mapping[str, bytes] = {}
     content: Mapping[str, bytes] = {}
     due: int | None = None
+    fresh: bool = False
 
 
 class Store(Protocol):

@@ -61,6 +61,8 @@ class Place(msgspec.Struct, array_like=True, gc=False):
     """The run root above; None while the way up is unknown, or when it leads to none."""
     complete: bool = False
     """Every ancestor is known."""
+    within: SpanKind | None = None
+    """Kind of the nearest agent, LLM or tool span above."""
 
     def position(self, order: int = 0) -> Position:
         return Position(self.start, self.own_start, self.span_id, order)
@@ -82,6 +84,7 @@ def place(span: Span, above: Place | None) -> Place:
         at.in_tool = above.in_tool or above.kind == "tool"
         at.root = above.root
         at.complete = above.complete
+        at.within = above.within if above.kind == "other" else above.kind
     return at
 
 
@@ -104,6 +107,11 @@ class Turn(msgspec.Struct, gc=False):
     def text(self) -> str | None:
         return answer_text(self.span)
 
+    @property
+    def mute(self) -> bool:
+        """Nobody can tell whether it answered."""
+        return is_mute(self.span)
+
 
 def answer_text(span: Span) -> str | None:
     """The text with which a turn ends; None for a turn with calls or one that shows no text.
@@ -115,6 +123,15 @@ def answer_text(span: Span) -> str | None:
         return None
     texts = [m.text for m in said if m.text is not None]
     return "".join(texts) if texts else None
+
+
+def is_mute(span: Span) -> bool:
+    """Its output is hidden to the point that neither a call nor a text is left of it."""
+    return (
+        "output" in span.unseen
+        and answer_text(span) is None
+        and not any(message.calls for message in span.outputs)
+    )
 
 
 def last_assistant(span: Span) -> int:
@@ -134,7 +151,7 @@ def user_text(messages: Iterable[Message]) -> str | None:
     return found
 
 
-class LogicalCall(msgspec.Struct, gc=False):
+class LogicalCall(msgspec.Struct, array_like=True, gc=False):
     """One tool call and all that is known of it.
 
     `arguments` and `result` are texts as shown, the tool span's before the request's; None while
@@ -160,6 +177,7 @@ class LogicalCall(msgspec.Struct, gc=False):
     """Tool spans that reported it, outermost first."""
     evidence: bool = True
     """Its span descends from the run root, or may."""
+    step: int = 0
 
     @property
     def answered(self) -> bool:
@@ -179,6 +197,7 @@ class Answer(msgspec.Struct, gc=False):
     agent: str | None
     text: str | None
     unseen: Unseen | None = None
+    step: int = 0
 
 
 class Request(msgspec.Struct, gc=False):
@@ -188,6 +207,7 @@ class Request(msgspec.Struct, gc=False):
     position: Position
     agent: str | None
     text: str
+    step: int = 0
 
 
 class Prefix(msgspec.Struct):
@@ -197,7 +217,10 @@ class Prefix(msgspec.Struct):
     turns: list[Turn]
     calls: list[LogicalCall]
     answers: list[Answer]
+    depth: int | None
+    """Number of agents around the turns that answer."""
     requests: list[Request]
+    steps: int
     roots: list[str]
     missing: set[str]
     """Parents that are named and not known."""
@@ -230,12 +253,20 @@ def derive(spans: Mapping[str, Span]) -> Prefix:
     context = _quoted(calls, turns)
     calls.sort(key=lambda call: call.position)
     _name(calls)
+    answers, depth = _answers(turns)
+    requests = _requests(turns)
+    steps: list[LogicalCall | Answer | Request] = [*requests, *calls]
+    steps += [answer for answer in answers if answer.text is not None]
+    for number, step in enumerate(sorted(steps, key=lambda step: step.position)):
+        step.step = number
     return Prefix(
         places=places,
         turns=turns,
         calls=calls,
-        answers=_answers(turns),
-        requests=_requests(turns),
+        answers=answers,
+        depth=depth,
+        requests=requests,
+        steps=len(steps),
         roots=roots,
         missing=missing,
         gaps=_gaps(turns),
@@ -598,18 +629,18 @@ def _name(calls: list[LogicalCall]) -> None:
 # -- 4. answers and requests ---------------------------------------------------------------
 
 
-def _answers(turns: list[Turn]) -> list[Answer]:
-    """Texts of the outermost agent in order; a hidden turn counts when it is the last of them."""
+def _answers(turns: list[Turn]) -> tuple[list[Answer], int | None]:
+    """Texts of the outermost agent in order; a mute turn counts when it is the last of them."""
     candidates = [
-        turn for turn in turns if not turn.place.in_tool and (turn.hidden or turn.text is not None)
+        turn for turn in turns if not turn.place.in_tool and (turn.mute or turn.text is not None)
     ]
-    outermost = min((turn.depth for turn in candidates), default=0)
+    outermost = min((turn.depth for turn in candidates), default=None)
     spoken = [turn for turn in candidates if turn.depth == outermost]
     return [
         Answer(turn.span.span_id, turn.place.position(), turn.place.agent, turn.text, turn.hidden)
         for turn in spoken
         if turn.text is not None or turn is spoken[-1]
-    ]
+    ], outermost
 
 
 def _requests(turns: list[Turn]) -> list[Request]:
@@ -642,7 +673,7 @@ def _gaps(turns: list[Turn]) -> int:
     if not llm:
         return 0
     gaps = int(llm[0].span.omitted is not None and last_assistant(llm[0].span) >= 0)
-    if any(turn.hidden and not turn.span.outputs for turn in turns):
+    if any(turn.mute for turn in turns):
         return gaps  # which turn a history quotes cannot be told
     said = {mark for turn in turns for mark in marks(turn.span.outputs)}
     for turn in llm[1:]:

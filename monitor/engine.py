@@ -1,0 +1,236 @@
+"""The only orchestrator: load, fold arrival by arrival, publish, save.
+
+The order of effects is the promise: events are durable before the state that has seen their cause
+is, so a crash anywhere repeats events and never loses one; and because an event's id and bytes
+depend on the arrivals alone, a repeat is the same event.
+
+One instance serves one process; the worker, `inspect`, golden cases and replay differ only in the
+ports that they give it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from monitor.fold import NeedContent, Work, fail, fold
+from monitor.label import Event
+from monitor.model import Arrival, Close, CloseReason, Observed, Pin, Record
+from monitor.ports import Loaded, PolicySets, Publisher, Saving, Store, Wanted, Watermark
+from monitor.rge import Bench, Head, decode_head, names
+
+SAVE_LIMIT = 1_000_000
+"""Bytes after which a batch is cut: a save blocks the store for all others."""
+
+
+class Fenced(Exception):  # noqa: N818
+    """The store is ahead of this owner: the partition belongs to another one."""
+
+
+class StoreBehind(Exception):  # noqa: N818
+    """The store has lost writes that it had acknowledged; the partition must be rebuilt."""
+
+
+class Gap(Exception):  # noqa: N818
+    """A record between the watermark and the first one given is missing."""
+
+
+class Engine:
+    """Folds the records of partitions. Times are milliseconds of journal time."""
+
+    def __init__(
+        self,
+        store: Store,
+        publisher: Publisher,
+        policy_sets: PolicySets,
+        *,
+        settle_delay: int = 5_000,
+        idle_timeout: int = 300_000,
+    ) -> None:
+        self._store = store
+        self._publisher = publisher
+        self._policy_sets = policy_sets
+        self._settle_delay = settle_delay
+        self._idle_timeout = idle_timeout
+        self._benches: dict[str, Bench] = {}
+
+    async def apply(
+        self, partition: int, records: Sequence[Record], *, epoch: int, silent: bool = False
+    ) -> None:
+        """Folds consecutive records of one partition; what is folded already is skipped.
+
+        `silent` publishes nothing: the events of these records were published before, and only the
+        state is to be won back. Raises Fenced, StoreBehind, Gap, and whatever a port raises.
+        """
+        batch = _Batch(self, partition, epoch, silent=silent)
+        await batch.begin(records)
+        for record in records:
+            await batch.take(record)
+        await batch.save()
+
+    async def closes(self, partition: int, now: int, limit: int = 500) -> list[Close]:
+        """Closes that have fallen due, to be written to the journal."""
+        due = await self._store.due(partition, now, limit)
+        _, loaded = await self._store.load(partition, {name: Wanted() for name in due})
+        closes = []
+        for name in due:
+            data = loaded[name].head
+            head = None if data is None else decode_head(data)
+            if head is not None and head.closed is None:
+                when, reason = self.due(head)
+                if when <= now:
+                    closes.append(Close(name, reason, head.offset))
+        return closes
+
+    def due(self, head: Head) -> tuple[int, CloseReason]:
+        """When a trajectory is closed unless something arrives before."""
+        if head.quiescent:
+            return head.last + self._settle_delay, "root_settled"
+        answered = head.answer is not None and head.answer.follows
+        if head.roots and not head.missing and answered:  # only results are missing
+            return head.last + self._settle_delay, "idle"
+        return head.last + self._idle_timeout, "idle"
+
+    async def bench(self, digest: str) -> Bench:
+        """The compiled policy set. Waits for a set that is not known yet."""
+        bench = self._benches.get(digest)
+        if bench is None:
+            bench = self._benches[digest] = Bench(await self._policy_sets.get(digest))
+        return bench
+
+
+class _Batch:
+    """Records between one load and one save; several of each when a save would grow too large."""
+
+    def __init__(self, engine: Engine, partition: int, epoch: int, *, silent: bool) -> None:
+        self._engine = engine
+        self._store = engine._store
+        self._partition = partition
+        self._epoch = epoch
+        self._silent = silent
+        self._expected: Watermark | None = None
+        self._watermark: Watermark | None = None
+        self._works: dict[str, Work] = {}
+        self._events: list[Event] = []
+        self._bytes = 0
+
+    async def begin(self, records: Sequence[Record]) -> None:
+        """One round trip for all that the records name."""
+        for one, other in pairwise(records):
+            if other.offset != one.offset + 1:
+                raise Gap(
+                    f"partition {self._partition}: {one.offset} is followed by {other.offset}"
+                )
+        wanted = wants(arrival for record in records for arrival in record.arrivals)
+        self._expected, loaded = await self._store.load(self._partition, wanted)
+        self._watermark = self._expected
+        self._works = {name: Work(name, loaded[name]) for name in wanted}
+        mark = self._watermark
+        if mark is None or not records:
+            return
+        if self._epoch < mark.epoch:
+            raise Fenced(f"partition {self._partition}: epoch {mark.epoch} has begun")
+        if self._epoch == mark.epoch and records[0].offset > mark.offset + 1:
+            raise Gap(
+                f"partition {self._partition}: folded up to {mark.offset},"
+                f" the next record is {records[0].offset}"
+            )
+
+    async def take(self, record: Record) -> None:
+        """Folds what of a record is not folded yet."""
+        start = self._start(record)
+        for index in range(start, len(record.arrivals)):
+            await self._fold(record.arrivals[index], record)
+            if self._bytes > SAVE_LIMIT:
+                self._mark(record, index + 1)
+                await self.save()
+        if start <= len(record.arrivals) and self._is_new(record):
+            self._mark(record, len(record.arrivals))
+
+    def _is_new(self, record: Record) -> bool:
+        mark = self._watermark
+        if mark is None or mark.epoch != self._epoch:
+            return True
+        return (record.offset, len(record.arrivals)) > (mark.offset, mark.index)
+
+    def _start(self, record: Record) -> int:
+        mark = self._watermark
+        if mark is None or mark.epoch != self._epoch or record.offset > mark.offset:
+            return 0
+        return mark.index if record.offset == mark.offset else len(record.arrivals)
+
+    def _mark(self, record: Record, index: int) -> None:
+        self._watermark = Watermark(self._epoch, record.offset, index, record.timestamp)
+
+    async def _fold(self, arrival: Arrival, record: Record) -> None:
+        work = self._works[arrival.trajectory]
+        policy_set = record.policy_set
+        if work.head is not None:
+            pinned = await self._engine.bench(work.head.policy_set)
+            work.expire(record.timestamp, pinned.limits.state_ttl)
+        if work.head is not None:
+            policy_set = work.head.policy_set
+        elif isinstance(arrival, Pin):
+            policy_set = arrival.policy_set
+        bench = await self._engine.bench(policy_set)
+        before = len(work.new_content)
+        events = await self._attempt(work, arrival, record, policy_set, bench)
+        self._events += events
+        self._bytes += 500 * len(events)
+        if isinstance(arrival, Observed) and len(work.new_content) > before:
+            self._bytes += len(work.new_content[arrival.span.span_id])
+
+    async def _attempt(
+        self, work: Work, arrival: Arrival, record: Record, policy_set: str, bench: Bench
+    ) -> list[Event]:
+        offset, time = record.offset, record.timestamp
+        while True:
+            try:
+                return fold(work, arrival, offset, time, policy_set, bench)
+            except NeedContent:
+                pass
+            except Exception:  # noqa: BLE001 - deterministic: this trajectory ends, others go on
+                return fail(work, offset, time, bench)
+            work.add_content(await self._load_content(work.trajectory))
+
+    async def _load_content(self, trajectory: str) -> Loaded:
+        wanted = {trajectory: Wanted(content=True)}
+        return (await self._store.load(self._partition, wanted))[1][trajectory]
+
+    async def save(self) -> None:
+        """Publishes, then saves. Nothing to do: no effect at all."""
+        mark = self._watermark
+        if mark is None or mark == self._expected:
+            return
+        if self._events and not self._silent:
+            await self._engine._publisher.publish(self._events)
+        self._events = []
+        changes = {name: self._saving(work) for name, work in self._works.items() if work.changed}
+        outcome = await self._store.save(self._partition, self._expected, mark, changes)
+        if outcome == "newer":
+            raise Fenced(f"partition {self._partition}: the store is ahead of {mark}")
+        if outcome == "older":
+            raise StoreBehind(f"partition {self._partition}: the store is behind {self._expected}")
+        self._expected = mark
+        self._bytes = 0
+        for work in self._works.values():
+            work.saved()
+
+    def _saving(self, work: Work) -> Saving:
+        head = work.head
+        open_ = head is not None and head.closed is None
+        return work.saving(self._engine.due(head)[0] if head is not None and open_ else None)
+
+
+def wants(arrivals: Iterable[Arrival]) -> dict[str, Wanted]:
+    """What a batch needs of each trajectory: the index fields of the ids that it names, and its
+    spans where it is likely to look back."""
+    fields: dict[str, set[str]] = {}
+    content: set[str] = set()
+    for arrival in arrivals:
+        named = fields.setdefault(arrival.trajectory, set())
+        if isinstance(arrival, Observed):
+            named.update(names(arrival.span))
+            if arrival.span.kind == "agent":
+                content.add(arrival.trajectory)
+    return {name: Wanted(tuple(sorted(named)), name in content) for name, named in fields.items()}
