@@ -58,7 +58,9 @@ for t = 1, tonumber(ARGV[1]) do
     local some = redis.call('HMGET', KEYS[head + 1], unpack(ARGV, from, math.min(from + 999, last)))
     for _, value in ipairs(some) do fields[#fields + 1] = value end
   end
-  if ARGV[at + 2] == '1' then content = redis.call('HGETALL', KEYS[head + 2]) end
+  if ARGV[at + 2] == '1' then
+    fields, content = redis.call('HGETALL', KEYS[head + 1]), redis.call('HGETALL', KEYS[head + 2])
+  end
   out[t + 1], at = {redis.call('GET', KEYS[head]), fields, content}, last
 end
 return out
@@ -78,13 +80,10 @@ local function put(key, count)
 end
 for t = 1, tonumber(ARGV[4]) do
   local key, id, due, head = 3 * t, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-  local fields, content = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
-  at = at + 5
-  if head == '' then
-    redis.call('DEL', KEYS[key], KEYS[key + 1], KEYS[key + 2])
-  else
-    redis.call('SET', KEYS[key], head, 'EX', ttl)
-  end
+  local fields, content = tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])
+  if ARGV[at + 4] == '1' then redis.call('DEL', KEYS[key], KEYS[key + 1], KEYS[key + 2]) end
+  if head ~= '' then redis.call('SET', KEYS[key], head, 'EX', ttl) end
+  at = at + 6
   put(KEYS[key + 1], fields)
   put(KEYS[key + 2], content)
   if due == '' then redis.call('ZREM', KEYS[2], id) else redis.call('ZADD', KEYS[2], due, id) end
@@ -173,18 +172,18 @@ class RedisStore:
         args: list[str | int] = [len(wanted)]
         for trajectory, want in wanted.items():
             keys += (f"{tag}:h:{trajectory}", f"{tag}:f:{trajectory}", f"{tag}:c:{trajectory}")
-            args += (len(want.fields), 1 if want.content else 0, *want.fields)
+            fields = () if want.content else want.fields
+            args += (len(fields), 1 if want.content else 0, *fields)
         mark, *values = await self._script("load", _LOAD, keys, args)
         loaded = {}
         for (trajectory, want), (head, fields, content) in zip(wanted.items(), values, strict=True):
             owner = _owner(trajectory)
+            flat = fields
+            if not want.content:  # values only, in the order of the names
+                flat = [x for pair in zip(want.fields, fields, strict=True) for x in pair]
             loaded[trajectory] = Loaded(
                 None if head is None else _own(owner, head, trajectory),
-                {
-                    name: _own(owner, value, trajectory)
-                    for name, value in zip(want.fields, fields, strict=True)
-                    if value is not None
-                },
+                _pairs(owner, flat, trajectory),
                 _pairs(owner, content, trajectory) if want.content else None,
             )
         return self._watermark(mark), loaded
@@ -207,11 +206,12 @@ class RedisStore:
         for trajectory, change in changes.items():
             keys += (f"{tag}:h:{trajectory}", f"{tag}:f:{trajectory}", f"{tag}:c:{trajectory}")
             if change.head is None:
-                args += (trajectory, b"", b"", 0, 0)
+                args += (trajectory, b"", b"", 1, 0, 0)
                 continue
             owner = _owner(trajectory)
             due = b"" if change.due is None else change.due
-            args += (trajectory, due, owner + change.head, len(change.fields), len(change.content))
+            args += (trajectory, due, owner + change.head, 1 if change.fresh else 0)
+            args += (len(change.fields), len(change.content))
             for name, value in (*change.fields.items(), *change.content.items()):
                 args += (name, owner + value)
         answer = await self._script("save", _SAVE, keys, args)
@@ -349,11 +349,13 @@ def _own(owner: bytes, value: bytes, trajectory: str) -> bytes:
     return value[_OWNER:]
 
 
-def _pairs(owner: bytes, flat: list[bytes] | None, trajectory: str) -> dict[str, bytes]:
-    items = iter(flat or ())
+def _pairs(owner: bytes, flat: list[Any], trajectory: str) -> dict[str, bytes]:
+    """Entries of a reply that alternates names and values; a missing value is None."""
+    items = iter(flat)
     return {
-        name.decode(): _own(owner, value, trajectory)
+        name if isinstance(name, str) else name.decode(): _own(owner, value, trajectory)
         for name, value in zip(items, items, strict=True)
+        if value is not None
     }
 
 

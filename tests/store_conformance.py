@@ -72,10 +72,28 @@ class StoreConformance:
 
         run(scenario())
 
+    def test_content_brings_every_index_field(self, store, run):
+        async def scenario():
+            await store.save(1, None, mark(3), {A: Saving(b"h", {"x": b"1", "other": b"2"})})
+            _, loaded = await store.load(1, {A: Wanted(("x",), content=True)})
+            assert loaded == {A: Loaded(b"h", {"x": b"1", "other": b"2"}, {})}
+
+        run(scenario())
+
+    def test_a_fresh_trajectory_keeps_nothing_of_the_one_before(self, store, run):
+        async def scenario():
+            await store.save(1, None, mark(3), {A: Saving(b"1", {"x": b"1"}, {"e": b"1"}, due=1)})
+            changes = {A: Saving(b"2", {"y": b"2"}, due=9, fresh=True)}
+            assert await store.save(1, mark(3), mark(4), changes) == "written"
+            assert (await self._state(store, 1, A))[A] == Loaded(b"2", {"y": b"2"}, {})
+            assert list(await store.due(1, 9, 9)) == [A]
+
+        run(scenario())
+
     def test_a_removed_trajectory_leaves_nothing(self, store, run):
         async def scenario():
             await store.save(1, None, mark(3), {A: Saving(b"1", {"x": b"1"}, {"e": b"1"}, due=1)})
-            assert await store.save(1, mark(3), mark(4), {A: Saving(None)}) == "written"
+            assert await store.save(1, mark(3), mark(4), {A: Saving(None, fresh=True)}) == "written"
             assert (await self._state(store, 1, A))[A] == Loaded(None, {}, {})
             assert list(await store.due(1, 100, 10)) == []
 

@@ -7,6 +7,7 @@ import time
 import pytest
 import redis
 
+from monitor.memory import MemoryStore
 from monitor.ports import Saving, Wanted, Watermark
 from streams.store import RedisStore, StoreCorrupt, StoreUnsafe
 from tests.services import (  # noqa: F401
@@ -32,6 +33,12 @@ def run():
 @pytest.fixture
 def prefix() -> str:
     return f"t*{next(NUMBERS)}"  # a pattern character: `reset` must not remove the neighbours' keys
+
+
+class TestMemory(StoreConformance):
+    @pytest.fixture
+    def store(self):
+        return MemoryStore()
 
 
 class OnRedis(StoreConformance):

@@ -1,0 +1,361 @@
+"""Faust wiring of the worker. Read this first.
+
+    role      consumer group      reads       writes                         keeps
+    ingest    <prefix>-ingest     spans       journal, contracts, dead letters   nothing
+    evaluate  <prefix>-evaluate   journal     labels, violations, journal (closes)   state in Redis
+
+A role is one Faust app, because an app is one consumer group. A worker of several roles is one
+child process a role: two apps in one process would share one core and one fate.
+
+What each Faust setting below is for was found by killing workers under load:
+
+- `noack_take` with `CrashingSupervisor`: a batch is acknowledged only after its effects are
+  durable, and an exception ends the process instead of being logged and committed over. Whoever
+  supervises the process starts it again; it goes on where the commit left it.
+- `concurrency=1`: manual acknowledgement commits past a head that another actor still works on.
+- `stream_wait_empty=False`: waiting for unacknowledged messages at a rebalance hangs the group.
+- small buffers: a record may be 256 KB and a span message 1 MB.
+- raw bytes: Faust's deserialisers may kill an agent quietly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Final, Literal, get_args
+
+import faust
+from mode.supervisors import CrashingSupervisor
+
+from monitor.engine import Engine
+from streams import topics
+from streams.dead_letters import DeadLetters
+from streams.errors import UserError
+from streams.evaluate import Evaluate
+from streams.events import EventWriter
+from streams.ingest import Ingest, Received
+from streams.journal_log import JournalLog, Raw
+from streams.patience import words
+from streams.policy_sets import PolicySetLog, PolicySource
+from streams.processes import until_stopped
+from streams.sender import KafkaPublisher, Sender
+from streams.settings import Settings
+from streams.store import RedisStore
+
+log = logging.getLogger(__name__)
+
+Role = Literal["ingest", "evaluate"]
+Handler = Callable[[list[Any]], Awaitable[Callable[[Any], bool]]]
+"""Takes Faust events of one batch; gives which of them may be acknowledged."""
+
+TAKE: Final = 16
+"""Records of a batch at most: a batch must take a fraction of a second."""
+_WITHIN: Final = 0.01
+"""Seconds that a batch waits to fill."""
+_GRACE: Final = 20.0
+"""Seconds for the last batch and commit after a signal."""
+_FAILED: Final = 1
+
+
+def app_id(settings: Settings, role: Role) -> str:
+    """Name of a role's Faust app, which is its consumer group."""
+    return f"{settings.topic_prefix}-{role}"
+
+
+def build(settings: Settings, role: Role, folder: str) -> faust.App:
+    """The Faust app of a role, without an agent yet. `folder` is Faust's for files; it needs none."""
+    session = settings.session_timeout
+    return faust.App(
+        app_id(settings, role),
+        broker=[f"kafka://{server}" for server in settings.kafka_bootstrap.split(",")],
+        datadir=folder,
+        store="memory://",
+        web_enabled=False,
+        topic_disable_leader=True,
+        topic_allow_declare=False,
+        processing_guarantee="at_least_once",
+        agent_supervisor=CrashingSupervisor,
+        stream_wait_empty=False,
+        stream_buffer_maxsize=2 * TAKE,
+        consumer_auto_offset_reset="earliest",
+        broker_session_timeout=session,
+        broker_heartbeat_interval=session / 6,
+        broker_rebalance_timeout=2 * session,
+        broker_request_timeout=3 * session,
+        broker_commit_interval=1.0,
+        broker_max_poll_records=2 * TAKE,
+        broker_max_poll_interval=600.0,
+        producer_acks=-1,
+        producer_request_timeout=30.0,
+    )
+
+
+class Worker:
+    """One role: its Faust app, the batch in hand, and how it ends."""
+
+    def __init__(self, settings: Settings, role: Role, folder: str) -> None:
+        self.app = build(settings, role, folder)
+        self.role = role
+        self._busy = asyncio.Lock()
+        self._stopping = False
+
+    def consume(self, topic: str, handle: Handler) -> None:
+        """Hands batches of a topic to `handle` and acknowledges what it says is done."""
+        channel = self.app.topic(
+            topic, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
+        )
+
+        async def agent(stream: Any) -> None:
+            async for batch in stream.noack_take(TAKE, within=_WITHIN):
+                async with self._busy:
+                    if self._stopping:
+                        continue  # read again by whoever comes next
+                    done = await handle(batch)
+                    for event in batch:
+                        if done(event.message):
+                            event.ack()
+
+        self.app.agent(channel, name=f"{self.role}-{topic}", concurrency=1)(agent)
+
+    async def run(self, stop: asyncio.Event, *background: Awaitable[None]) -> None:
+        """Runs until `stop` is set; finishes the batch in hand and commits. Raises what crashed."""
+        await self.app.start()
+        tasks = [asyncio.ensure_future(work) for work in background]
+        waits = [
+            asyncio.ensure_future(stop.wait()),
+            asyncio.ensure_future(self.app.wait_until_stopped()),
+        ]
+        try:
+            await asyncio.wait([*tasks, *waits], return_when=asyncio.FIRST_COMPLETED)
+            if stop.is_set():
+                self._stopping = True
+                async with self._busy:
+                    log.info("stopping: the last batch is done")
+        finally:
+            for task in (*tasks, *waits):
+                task.cancel()
+            ended = await asyncio.gather(*tasks, *waits, return_exceptions=True)
+            reason = self.app.crash_reason
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GRACE):
+                    await self.app.stop()
+        if isinstance(reason, BaseException):
+            raise reason
+        for outcome in ended:
+            if isinstance(outcome, Exception):
+                raise outcome
+
+
+# -- the roles -------------------------------------------------------------------------------
+
+
+async def ingest(settings: Settings, stop: asyncio.Event) -> None:
+    plan = topics.plan(settings)
+    with _folder() as folder:
+        async with Sender(settings) as sender:
+            policy = PolicySource(settings, plan.contracts.name, sender)
+            await policy.refresh()
+            role = Ingest(
+                journal=plan.journal.name,
+                partitions=settings.partitions,
+                services=settings.services,
+                policy=policy,
+                sender=sender,
+                dead_letters=_dead_letters(settings),
+            )
+            worker = Worker(settings, "ingest", folder)
+
+            async def handle(batch: list[Any]) -> Callable[[Any], bool]:
+                await role.handle(
+                    [
+                        Received(m.topic, m.partition, m.offset, _milliseconds(m), m.value)
+                        for m in (event.message for event in batch)
+                    ]
+                )
+                return lambda _: True
+
+            worker.consume(plan.spans.name, handle)
+            await worker.run(stop, policy.follow())
+
+
+async def evaluate(settings: Settings, stop: asyncio.Event) -> None:
+    plan = topics.plan(settings)
+    group = app_id(settings, "evaluate")
+    with _folder() as folder:
+        async with (
+            _store(settings) as store,
+            Sender(settings) as sender,
+            PolicySetLog(settings, plan.contracts.name) as sets,
+            JournalLog(settings, plan.journal.name, group) as journal_log,
+        ):
+            writer = EventWriter(
+                labels=plan.labels.name,
+                violations=plan.violations.name,
+                partitions=settings.partitions,
+            )
+            engine = Engine(
+                store,
+                KafkaPublisher(sender, writer),
+                sets,
+                settle_delay=round(settings.settle_delay * 1000),
+                idle_timeout=round(settings.idle_timeout * 1000),
+            )
+            role = Evaluate(
+                journal=plan.journal.name,
+                partitions=settings.partitions,
+                state_ttl=settings.state_ttl,
+                engine=engine,
+                store=store,
+                journal_log=journal_log,
+                policy_sets=sets,
+                sender=sender,
+                dead_letters=_dead_letters(settings),
+            )
+            worker = Worker(settings, "evaluate", folder)
+
+            @worker.app.on_partitions_revoked.connect(weak=False)
+            async def revoked(*_: Any, **__: Any) -> None:
+                role.revoke()
+
+            @worker.app.on_partitions_assigned.connect(weak=False)
+            async def assigned(_: Any, assigned: Any, **__: Any) -> None:
+                mine = sorted(tp.partition for tp in assigned if tp.topic == plan.journal.name)
+                log.info("partitions: %s", mine)
+                role.assign(mine)
+
+            async def handle(batch: list[Any]) -> Callable[[Any], bool]:
+                done = await role.handle(
+                    [
+                        Raw(m.partition, m.offset, _milliseconds(m), m.value)
+                        for m in (event.message for event in batch)
+                    ]
+                )
+                return lambda message: message.partition in done
+
+            worker.consume(plan.journal.name, handle)
+            await worker.run(stop, role.follow())
+
+
+_ROLES: Final[dict[Role, Callable[[Settings, asyncio.Event], Awaitable[None]]]] = {
+    "ingest": ingest,
+    "evaluate": evaluate,
+}
+
+
+def _milliseconds(message: Any) -> int:
+    return round(message.timestamp * 1000) if message.timestamp is not None else 0
+
+
+def _dead_letters(settings: Settings) -> DeadLetters:
+    topic = topics.plan(settings).dead_letters
+    return DeadLetters(
+        topic.name,
+        partitions=topic.partitions,
+        max_bytes=min(topic.max_message_bytes, settings.max_message_bytes),
+        halt=settings.dead_letter_halt,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _store(settings: Settings) -> AsyncIterator[RedisStore]:
+    """The store, checked: nothing may evict, and the partition counts agree."""
+    store = await RedisStore.connect(
+        settings.redis_url,
+        prefix=settings.topic_prefix,
+        partitions=settings.partitions,
+        ttl=2 * settings.state_ttl + settings.allowed_lag,
+    )
+    try:
+        for warning in await store.check():
+            log.warning("state store: %s", warning)
+        topic = await topics.journal_partitions(settings)
+        topics.check_partitions(settings.partitions, topic, await store.partitions())
+        yield store
+    finally:
+        await store.close()
+
+
+@contextlib.contextmanager
+def _folder() -> Any:
+    folder = tempfile.mkdtemp(prefix="agenttrust-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# -- the process -----------------------------------------------------------------------------
+
+
+def run_worker(settings: Settings, roles: Sequence[str]) -> None:
+    """Runs roles until SIGTERM or SIGINT. Ends the process with status 1 when one fails."""
+    known = [role for role in get_args(Role) if role in roles]
+    _log_to_stderr(settings)
+    if len(known) == 1:
+        _run(settings, known[0])
+    else:
+        contracts = None if settings.contracts is None else str(settings.contracts.resolve())
+        sys.exit(until_stopped(lambda stop: _children(contracts, known, stop)))
+
+
+def _run(settings: Settings, role: Role) -> None:
+    try:
+        until_stopped(lambda stop: _checked(settings, role, stop))
+    except UserError:
+        raise
+    except Exception as error:
+        log.critical("%s ends: %s: %s", role, type(error).__name__, words(error), exc_info=error)
+        # Faust's consumer thread may still wait for a broker that is gone: do not wait for it.
+        logging.shutdown()
+        os._exit(_FAILED)
+
+
+async def _checked(settings: Settings, role: Role, stop: asyncio.Event) -> None:
+    topic = await topics.journal_partitions(settings)
+    topics.check_partitions(settings.partitions, topic, None)
+    began = time.monotonic()
+    await _ROLES[role](settings, stop)
+    log.info("%s stopped after %.0f s", role, time.monotonic() - began)
+
+
+async def _children(contracts: str | None, roles: Sequence[Role], stop: asyncio.Event) -> int:
+    """One process a role, each ending with this one; when one ends, so do the others."""
+    children = [
+        await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "streams.child", str(os.getpid())),
+            *(sys.executable, "-m", "streams", "worker", "--roles", role),
+            env=os.environ | ({} if contracts is None else {"AGENTTRUST_CONTRACTS": contracts}),
+        )
+        for role in roles
+    ]
+    waits = {asyncio.ensure_future(child.wait()): child for child in children}
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([*waits, stopping], return_when=asyncio.FIRST_COMPLETED)
+    asked = stop.is_set()
+    stopping.cancel()
+    for child in children:
+        with contextlib.suppress(ProcessLookupError):
+            child.terminate()
+    _, late = await asyncio.wait(waits, timeout=2 * _GRACE)
+    for wait in late:
+        waits[wait].kill()
+    await asyncio.gather(*waits)
+    return 0 if asked and not late else _FAILED
+
+
+def _log_to_stderr(settings: Settings) -> None:
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    if settings.log_level != "debug":  # they tell every step of their own
+        for name in ("faust", "mode", "aiokafka", "kafka"):
+            logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,0 +1,278 @@
+"""Evaluate: journal -> fold -> events, with state in the store.
+
+A partition is *taken over* before its first record is folded and before its first close is written:
+the stored watermark is compared with the log. What the comparison may find, and what follows:
+
+| found                                               | then                                      |
+| --------------------------------------------------- | ----------------------------------------- |
+| the record at the watermark, same time              | go on behind it                           |
+| another record, or the log ends before it           | a new log: forget the state, a new epoch  |
+| retention has removed the record after it           | a new epoch; every open trajectory has    |
+|                                                     | lost something, and is told so            |
+| the group has committed more than is in the state   | the store lost writes: fold them silently |
+| no watermark, but a commit                          | the store is empty: fold STATE_TTL back   |
+
+Records that the group had committed were published then; they are folded without publishing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
+from itertools import groupby
+from typing import Final
+
+import msgspec
+
+from monitor.engine import Engine, Fenced
+from monitor.model import Lost, Record
+from monitor.ports import Watermark
+from streams.dead_letters import DeadLetters
+from streams.events import Message
+from streams.journal import Packer, decode
+from streams.journal_log import JournalLog, Raw
+from streams.policy_sets import PolicySetLog
+from streams.sender import Sender
+from streams.store import RedisStore
+
+log = logging.getLogger(__name__)
+
+_ALL_OPEN: Final = 1_000_000
+_EVER: Final = 2**53
+CLOSE_EVERY: Final = 0.25
+"""Seconds between two looks at what has fallen due."""
+
+
+class Taken(msgspec.Struct):
+    """A partition that this worker owns and has compared with the log.
+
+    `folded` is the last offset in the state, -1 for none; `written` the last one of a close that
+    was written here: before it is read back, no other is due.
+    """
+
+    epoch: int
+    folded: int
+    written: int = -1
+
+
+class Evaluate:
+    """Handles batches of journal records and writes closes. Times are seconds.
+
+    `clock` gives Unix seconds and is asked only when closes fall due.
+    """
+
+    def __init__(
+        self,
+        *,
+        journal: str,
+        partitions: int,
+        state_ttl: float,
+        engine: Engine,
+        store: RedisStore,
+        journal_log: JournalLog,
+        policy_sets: PolicySetLog,
+        sender: Sender,
+        dead_letters: DeadLetters,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._journal = journal
+        self._partitions = partitions
+        self._state_ttl = round(state_ttl * 1000)
+        self._engine = engine
+        self._store = store
+        self._log = journal_log
+        self._sets = policy_sets
+        self._sender = sender
+        self._dead = dead_letters
+        self._clock = clock
+        self._assigned: dict[int, asyncio.Lock] = {}
+        self._taken: dict[int, Taken] = {}
+
+    # -- ownership ---------------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[int]) -> None:
+        """These partitions are this worker's from now on; each will be taken over anew."""
+        self._assigned = {partition: asyncio.Lock() for partition in partitions}
+        self._taken = {}
+
+    def revoke(self) -> None:
+        """No partition is this worker's any more."""
+        self.assign(())
+
+    async def _take(self, partition: int) -> Taken:
+        """Compares state and log once per assignment; see the module's table."""
+        taken = self._taken.get(partition)
+        if taken is not None:
+            return taken
+        mark = await self._store.watermark(partition)
+        committed = await self._log.committed(partition)
+        start = await self._log.start(partition)
+        taken = Taken(0, -1) if mark is None else Taken(mark.epoch, mark.offset)
+        if mark is None:
+            if committed is not None and committed > start:
+                await self._rebuild(partition, taken, committed, start)
+        else:
+            await self._compare(partition, taken, mark, start)
+            if committed is not None and committed > taken.folded + 1 and taken.epoch == mark.epoch:
+                log.warning(
+                    "partition %d: the state store lost what was folded from %d to %d; folding again",
+                    *(partition, taken.folded + 1, committed - 1),
+                )
+                await self._catch_up(partition, taken, mark.offset, committed, silent=True)
+        if partition in self._assigned:
+            self._taken[partition] = taken
+        return taken
+
+    async def _compare(self, partition: int, taken: Taken, mark: Watermark, start: int) -> None:
+        found = await self._log.at(partition, mark.offset)
+        if isinstance(found, Raw):
+            if found.timestamp == mark.timestamp:
+                return
+            why = f"its record {mark.offset} has time {found.timestamp}, not {mark.timestamp}"
+        elif found == "beyond":
+            why = f"it ends before record {mark.offset}"
+        elif start <= mark.offset + 1:
+            return
+        else:
+            log.error(
+                "partition %d: retention removed records %d to %d before they were folded",
+                *(partition, mark.offset + 1, start - 1),
+            )
+            await self._tell_lost(partition, f"{mark.offset + 1}-{start - 1}")
+            taken.epoch, taken.folded = mark.epoch + 1, start - 1
+            return
+        log.error("partition %d has a new log (%s): its state is forgotten", partition, why)
+        await self._store.reset(partition)
+        taken.epoch, taken.folded = mark.epoch + 1, start - 1
+
+    async def _tell_lost(self, partition: int, offsets: str) -> None:
+        """A `lost` arrival for every trajectory that was open when records vanished."""
+        packer = Packer(await self._sets.latest(), self._partitions)
+        source = f"{self._journal}:{partition}:{offsets}:"
+        for trajectory in await self._store.due(partition, _EVER, _ALL_OPEN):
+            packer.add(Lost(trajectory, "retention", source))
+        await self._write(packer)
+
+    async def _rebuild(self, partition: int, taken: Taken, committed: int, start: int) -> None:
+        """Folds again what the committed state must have held."""
+        last = await self._log.at(partition, committed - 1)
+        if not isinstance(last, Raw):
+            taken.folded = start - 1  # the commit belongs to another log
+            return
+        first = await self._log.since(partition, last.timestamp - self._state_ttl)
+        first = start if first is None else max(first, start)
+        log.warning(
+            "partition %d: the state store is empty; folding %d to %d again",
+            *(partition, first, committed - 1),
+        )
+        taken.folded = first - 1
+        await self._catch_up(partition, taken, first, committed, silent=True)
+
+    async def _catch_up(
+        self, partition: int, taken: Taken, first: int, stop: int, *, silent: bool
+    ) -> None:
+        """Folds records `first` to `stop` - 1, read beside the consumer group."""
+        async with aclosing(self._log.read(partition, first, stop)) as reading:
+            async for records in reading:
+                await self._fold(partition, taken, records, silent=silent)
+
+    # -- folding -----------------------------------------------------------------------------
+
+    async def handle(self, batch: Sequence[Raw]) -> frozenset[int]:
+        """Folds a batch of several partitions; gives those whose records may be acknowledged.
+
+        Partitions go side by side; within one, records go in order of offset, each once.
+        """
+        parts: list[tuple[int, list[Raw]]] = []
+        for partition, found in groupby(
+            sorted(batch, key=lambda raw: (raw.partition, raw.offset)), lambda raw: raw.partition
+        ):
+            once = {raw.offset: raw for raw in found}
+            parts.append((partition, list(once.values())))
+        outcomes = await asyncio.gather(
+            *(self._part(partition, records) for partition, records in parts),
+            return_exceptions=True,  # the others finish first: a save is not torn
+        )
+        done = set()
+        for (partition, _), outcome in zip(parts, outcomes, strict=True):
+            if isinstance(outcome, Fenced) and partition not in self._assigned:
+                log.info("partition %d went to another worker: %s", partition, outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            elif outcome:
+                done.add(partition)
+        return frozenset(done)
+
+    async def _part(self, partition: int, records: list[Raw]) -> bool:
+        lock = self._assigned.get(partition)
+        if lock is None:
+            return False
+        async with lock:
+            taken = await self._take(partition)
+            first = records[0].offset
+            if first > taken.folded + 1:
+                begin = max(taken.folded + 1, await self._log.start(partition))
+                if begin < first:
+                    await self._catch_up(partition, taken, begin, first, silent=False)
+            await self._fold(partition, taken, records, silent=False)
+        return True
+
+    async def _fold(
+        self, partition: int, taken: Taken, raws: Sequence[Raw], *, silent: bool
+    ) -> None:
+        records, letters = [], []
+        for raw in raws:
+            if raw.offset < taken.folded:
+                continue
+            decoded = decode(raw.value, partition, self._partitions)
+            records.append(Record(raw.offset, raw.timestamp, decoded.policy_set, decoded.arrivals))
+            if decoded.arrivals:
+                self._dead.good()
+            for bad in () if silent else decoded.bad:
+                source = f"{self._journal}:{partition}:{raw.offset}:{bad.place}"
+                letters.append(self._dead.letter(bad.reason, source, bad.raw, bad.trajectory))
+        if letters:
+            await self._sender.send(letters)
+        if records:
+            await self._engine.apply(partition, records, epoch=taken.epoch, silent=silent)
+            taken.folded = max(taken.folded, records[-1].offset)
+
+    # -- closes ------------------------------------------------------------------------------
+
+    async def close_due(self) -> None:
+        """Writes the closes that have fallen due in partitions that are read to their end.
+
+        The end is asked for after the time is taken: what arrived before a close fell due has then
+        been folded, so a lagging worker closes nothing that is still alive.
+        """
+        now = int(self._clock() * 1000)
+        for partition, end in (await self._log.ends(self._assigned)).items():
+            lock = self._assigned.get(partition)
+            if lock is None or lock.locked():
+                continue  # gone, or being folded and so not read to its end
+            async with lock:
+                try:
+                    taken = await self._take(partition)
+                except Fenced:
+                    if partition in self._assigned:
+                        raise
+                    continue
+                if taken.folded < max(end - 1, taken.written):
+                    continue
+                packer = Packer(await self._sets.latest(), self._partitions)
+                for close in await self._engine.closes(partition, now):
+                    packer.add(close)
+                taken.written = max(await self._write(packer), default=taken.written)
+
+    async def _write(self, packer: Packer) -> list[int]:
+        messages = [Message(self._journal, p, None, value) for p, value in packer.records()]
+        return await self._sender.send(messages)
+
+    async def follow(self) -> None:
+        """Writes closes until cancelled."""
+        while True:
+            await asyncio.sleep(CLOSE_EVERY)
+            await self.close_due()

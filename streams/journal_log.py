@@ -1,0 +1,155 @@
+"""Reading the journal beside the consumer group: checks at take-over, rebuilds, replays.
+
+Works on brokers that report end offsets too low or answer `not found` with offset 0, as the
+embedded one does: an end is only believed when a read at that place stays empty as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import Any, Final, Literal, Self
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+
+from streams.patience import patiently
+from streams.settings import Settings
+
+FAILURES: Final = (KafkaError, OSError, TimeoutError)
+_WAIT: Final = 3.0
+"""Seconds that a read of an existing record takes at most on a broker that answers at all."""
+
+
+class Raw(msgspec.Struct, frozen=True, gc=False):
+    """A journal record as Kafka has it; `timestamp` in milliseconds."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    value: bytes | None
+
+
+class JournalLog:
+    """One topic's log, read by partition and offset. Use as `async with JournalLog(…) as log`.
+
+    Reads one partition at a time; outages are waited for, then raised.
+    """
+
+    def __init__(self, settings: Settings, topic: str, group: str) -> None:
+        self._settings = settings
+        self._topic = topic
+        self._group = group
+        self._consumer: AIOKafkaConsumer | None = None
+        self._admin = AIOKafkaAdminClient(**settings.kafka_args(), request_timeout_ms=30_000)
+
+    async def __aenter__(self) -> Self:
+        await patiently("Kafka", self._admin.start, FAILURES)
+        self._ends = self._client()
+        await patiently("Kafka", self._ends.start, FAILURES)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._ends.stop()
+        await self._admin.close()
+
+    def _client(self) -> AIOKafkaConsumer:
+        return AIOKafkaConsumer(
+            **self._settings.kafka_args(),
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            fetch_max_wait_ms=100,
+        )
+
+    async def committed(self, partition: int) -> int | None:
+        """The next offset that the consumer group would read; None when it never committed."""
+        place = TopicPartition(self._topic, partition)
+
+        async def ask() -> Any:
+            return await self._admin.list_consumer_group_offsets(self._group, partitions=[place])
+
+        found = await patiently("Kafka: committed offset", ask, FAILURES)
+        offset = found[place].offset
+        return None if offset < 0 else int(offset)
+
+    async def start(self, partition: int) -> int:
+        """The first offset that retention has left."""
+        place = TopicPartition(self._topic, partition)
+
+        async def ask() -> Any:
+            return await self._ends.beginning_offsets([place])
+
+        return int((await patiently("Kafka: start of the log", ask, FAILURES))[place])
+
+    async def ends(self, partitions: Iterable[int]) -> dict[int, int]:
+        """By partition, the offset after its last record; the embedded broker's may be too low."""
+        places = [TopicPartition(self._topic, partition) for partition in partitions]
+
+        async def ask() -> Any:
+            return await self._ends.end_offsets(places)
+
+        found = await patiently("Kafka: end of the log", ask, FAILURES)
+        return {place.partition: int(offset) for place, offset in found.items()}
+
+    async def since(self, partition: int, timestamp: int) -> int | None:
+        """The first offset at or after a time (ms), or an earlier one; None when there is none."""
+        place = TopicPartition(self._topic, partition)
+
+        async def ask() -> Any:
+            return await self._ends.offsets_for_times({place: max(timestamp, 0)})
+
+        found = (await patiently("Kafka: offset by time", ask, FAILURES))[place]
+        return None if found is None or found.timestamp < 0 else int(found.offset)
+
+    async def at(self, partition: int, offset: int) -> Raw | Literal["before", "beyond"]:
+        """The record at an offset, or on which side of the log the offset lies."""
+        async with aclosing(self.read(partition, offset, offset + 1)) as reading:
+            async for records in reading:
+                return records[0]
+        if offset < await self.start(partition):
+            return "before"
+        return "beyond"
+
+    async def read(
+        self, partition: int, first: int, stop: int, *, most: int = 16
+    ) -> AsyncGenerator[list[Raw], None]:
+        """Records `first` to `stop` - 1 in order, up to `most` at a time.
+
+        Ends early at the end of the log. An offset outside the log yields nothing.
+        """
+        place = TopicPartition(self._topic, partition)
+        consumer = self._client()
+        await patiently("Kafka", consumer.start, FAILURES)
+        try:
+            consumer.assign([place])
+            consumer.seek(place, first)
+            position = first
+            while position < stop:
+
+                async def fetch() -> Any:
+                    try:
+                        wait = int(_WAIT * 1000)
+                        found = await consumer.getmany(place, timeout_ms=wait, max_records=most)
+                    except OffsetOutOfRangeError:
+                        return None
+                    return found.get(place, [])
+
+                found = await patiently("Kafka: journal", fetch, FAILURES)
+                if found is None:
+                    return
+                if not found and (await self.ends([partition]))[partition] <= position:
+                    return
+                records = [
+                    Raw(partition, r.offset, r.timestamp, r.value)
+                    for r in found
+                    if first <= r.offset < stop
+                ]
+                if found:
+                    position = found[-1].offset + 1
+                if records:
+                    yield records
+        finally:
+            await consumer.stop()
