@@ -36,6 +36,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from streams import otlp_wire as wire
 from streams.errors import UserError
+from streams.otlp_files import JSON, PROTOBUF
 from streams.processes import until_stopped
 from streams.settings import Settings, load
 from streams.split import LOGS, TRACES, Cut, Signal, cut_json, cut_protobuf
@@ -43,8 +44,6 @@ from streams.topics import plan
 
 log = logging.getLogger(__name__)
 
-PROTOBUF: Final = "application/x-protobuf"
-JSON: Final = "application/json"
 _DELIVERY: Final = 10.0
 """Seconds within which the brokers acknowledge; exporters give up after 10 by default."""
 _READ: Final = 30.0

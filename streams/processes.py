@@ -96,7 +96,8 @@ class Child:
             if self._stop.is_set():
                 return
             delay = _FIRST_DELAY if time.monotonic() - began > _STEADY else delay
-            tell(f"{self.name} ended (status {status}); started again in {delay:g} s")
+            said = "".join(f": {text}" for text in self.last_lines(1))
+            tell(f"{self.name} ended (status {status}), starts again in {delay:g} s{said}")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), delay)
                 return

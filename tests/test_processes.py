@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from streams.processes import Child, free_port
 from tests.services import wait_for
@@ -16,8 +17,7 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
 def test_a_child_is_started_again_until_it_is_stopped(tmp_path):
@@ -30,7 +30,7 @@ def test_a_child_is_started_again_until_it_is_stopped(tmp_path):
                 await asyncio.sleep(0.01)
             await child.stop()
             await task
-        assert told[0] == "worker ended (status 0); started again in 0.2 s"
+        assert told[0] == "worker ended (status 0), starts again in 0.2 s: hi"
         assert child.last_lines(1) == ["hi"]
 
     asyncio.run(main())
