@@ -14,17 +14,16 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import click
 
-from monitor.errors import InputError
+from monitor.errors import InputError, plain
 from streams.errors import UserError
 
-COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
+COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "dev": ("streams.dev", "dev", "Everything on this machine, with demo runs and a live table."),
     "worker": ("streams.cli", "worker", "Run a worker: ingest, evaluate, or both."),
     "gateway": ("streams.gateway", "gateway", "Accept OTLP/HTTP and write it to Kafka."),
@@ -40,7 +39,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
 class _Lazy(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return [name for name, (module, _, _) in COMMANDS.items() if _exists(module)]
+        return [name for name, (module, _, _) in COMMANDS.items() if exists(module)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
@@ -55,7 +54,7 @@ class _Lazy(click.Group):
             formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
 
 
-def _exists(module: str) -> bool:
+def exists(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
@@ -121,10 +120,11 @@ def create() -> None:
 
 def main() -> None:
     """Entry point: turns whatever goes wrong into one clear message and an exit status."""
-    sys.exit(_run(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:]))
 
 
-def _run(args: list[str]) -> int:
+def run(args: list[str]) -> int:
+    """Runs a command line; its exit status."""
     from streams.settings import misspelt  # noqa: PLC0415
 
     # Clients tell of failures by exception; what they also log is for a worker's operator.
@@ -145,10 +145,6 @@ def _run(args: list[str]) -> int:
         return _complain(error.format_message().rstrip(".") + help_)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # The reader left, as `| head` does; keep the interpreter from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:  # noqa: BLE001 - nobody above could tell the user
         if os.environ.get("AGENTTRUST_LOG_LEVEL") == "debug":
             traceback.print_exc()
@@ -160,5 +156,5 @@ def _run(args: list[str]) -> int:
 
 def _complain(*lines: str) -> int:
     for line in lines:
-        click.echo(f"agenttrust: {' '.join(line.split())}", err=True)
+        click.echo(f"agenttrust: {plain(' '.join(line.split()), 2000)}", err=True)
     return 2

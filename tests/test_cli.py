@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from monitor.errors import InputError
+from streams import cli
+from streams.errors import UserError
+
+
+@pytest.fixture
+def raising(monkeypatch):
+    def install(error: BaseException) -> None:
+        @click.command()
+        def command() -> None:
+            raise error
+
+        monkeypatch.setattr(cli, "watch", command, raising=False)
+        monkeypatch.setitem(cli.COMMANDS, "watch", ("streams.cli", "watch", ""))
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (UserError("one", "two"), 2, "agenttrust: one\nagenttrust: two\n"),
+        (InputError("a.yaml", "bad", "good"), 2, "agenttrust: a.yaml: bad; allowed: good\n"),
+        (click.UsageError("no\nway"), 2, "agenttrust: no way; try: agenttrust watch --help\n"),
+        (click.Abort(), 130, ""),
+        (KeyboardInterrupt(), 130, "\n"),
+        (click.exceptions.Exit(1), 1, ""),
+    ],
+)
+def test_every_error_is_a_line_and_a_status(raising, capsys, error, status, line):
+    raising(error)
+    assert cli.run(["watch"]) == status
+    assert capsys.readouterr().err == line
+
+
+def test_a_defect_says_that_it_is_one_and_shows_where_only_when_asked(raising, capsys, monkeypatch):
+    monkeypatch.delenv("AGENTTRUST_LOG_LEVEL", raising=False)
+    raising(ZeroDivisionError("oops\x1b[2J"))
+    assert cli.run(["watch"]) == 70
+    told = capsys.readouterr().err
+    assert "this is a defect" in told
+    assert "Traceback" not in told
+    assert "\x1b" not in told
+    monkeypatch.setenv("AGENTTRUST_LOG_LEVEL", "debug")
+    assert cli.run(["watch"]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["nope"], "No such command"),
+        (["worker", "--roles", "judge"], "allowed are ingest, evaluate"),
+        (["worker", "--roles", ""], "allowed are ingest, evaluate"),
+        (["worker", "--contracts", "/no/such"], "/no/such"),
+        (["send"], "Missing argument"),
+    ],
+)
+def test_wrong_use(capsys, args, told):
+    assert cli.run(args) == 2
+    shown = capsys.readouterr().err
+    assert told in shown
+    assert shown.count("\n") == 1
+
+
+def test_a_wrong_setting_and_a_misspelt_one(capsys, monkeypatch):
+    monkeypatch.setenv("AGENTTRUST_EVIDENCE", "some")
+    monkeypatch.setenv("AGENTTRUST_PARTITONS", "3")
+    assert cli.run(["topics", "create"]) == 2
+    assert capsys.readouterr().err == (
+        "agenttrust: AGENTTRUST_PARTITONS is no setting and is ignored; "
+        "meant: AGENTTRUST_PARTITIONS?\n"
+        "agenttrust: AGENTTRUST_EVIDENCE=some: allowed: plain, hash or off\n"
+    )
+
+
+def test_every_command_has_help(capsys):
+    for name in cli.COMMANDS:
+        if cli.exists(cli.COMMANDS[name][0]):
+            assert cli.run([name, "--help"]) == 0
+            assert capsys.readouterr().out.startswith("Usage: agenttrust")
+
+
+def test_help_loads_neither_kafka_nor_the_gateway():
+    code = (
+        "import sys; from streams.cli import run; run(['--help']); "
+        "print(sorted({'aiokafka', 'faust', 'aiohttp', 'redis', 'openai'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_closed_pipe_is_silent():
+    command = f"{sys.executable} -m streams --help"
+    done = subprocess.run(f"{command} | true", shell=True, capture_output=True, check=False)
+    assert done.stderr == b""
