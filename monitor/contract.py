@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from monitor import yaml
+from monitor.document import SIZE_LIMIT, load
 from monitor.errors import InputError
 from monitor.model import Severity, Struct, digest
 from monitor.rule import CODES
@@ -135,7 +136,7 @@ class Contract(Rules):
     """A versioned contract."""
 
     contract: Name
-    version: Annotated[int, Field(strict=True, ge=1)]
+    version: Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)]
     owner: StrictStr | None = None
     rationale: StrictStr | None = None
     applies_to: Selector = Selector()
@@ -174,15 +175,15 @@ def _canonical(model: BaseModel) -> bytes:
     return msgspec.json.encode(model.model_dump(mode="python", exclude_defaults=True))
 
 
-def load_contract(path: Path, *, limit: int = yaml.SIZE_LIMIT) -> Contract:
+def load_contract(path: Path, *, limit: int = SIZE_LIMIT) -> Contract:
     """One contract from one YAML file of at most `limit` bytes. Raises InputError."""
-    document = yaml.read(path, limit=limit)
+    document = yaml.parse(load(path, limit), str(path), limit=limit)
     if not isinstance(document.value, dict):
         raise document.error((), "holds no contract", "a mapping with contract, version and rules")
     return build(Contract, document.value, document)
 
 
-def load_contracts(directory: Path, *, limit: int = yaml.SIZE_LIMIT) -> tuple[Contract, ...]:
+def load_contracts(directory: Path, *, limit: int = SIZE_LIMIT) -> tuple[Contract, ...]:
     """Every `*.yaml` and `*.yml` of a directory (not below it), by name and version.
 
     A directory without contracts is fine. Raises InputError for the first file that is not, and

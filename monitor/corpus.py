@@ -8,7 +8,6 @@ recurses, and what is nested too deeply stays the text that it came as.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Final
@@ -17,11 +16,10 @@ DEPTH_LIMIT: Final = 256
 """JSON nested more deeply is evidence as raw text. A number of ours, so that the interpreter's
 recursion limit, which depends on the caller, never decides what counts as evidence."""
 
-SEARCH_LIMIT: Final = 4_000_000_000
+SEARCH_LIMIT: Final = 2_000_000_000
 """Characters that one answer's claims may be compared with: claims times corpus. Seconds, not
 hours, for an answer made of a hundred thousand numbers."""
 
-_BRACKETS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
 _WORDS: Final = {None: "null", True: "true", False: "false"}
 
 
@@ -30,16 +28,17 @@ class Corpus:
 
     __slots__ = ("_added", "_budget", "_text")
 
-    def __init__(self, budget: int | None = SEARCH_LIMIT) -> None:
-        """`budget` None: search whatever it takes."""
+    def __init__(self, flat: str = "", *, budget: int | None = SEARCH_LIMIT) -> None:
+        """`flat`: flattened results, keys included. `budget` None: search whatever it takes."""
         self._added: list[str] = []
-        self._text = ""
+        self._text = flat.lower()
         self._budget = budget
 
     def add(self, key: str, text: str) -> None:
         """Adds a result: its key (`tool#i`) and its flattened text."""
         self._added.append(key)
-        self._added.append(text)
+        if text:
+            self._added.append(text)
 
     @property
     def text(self) -> str:
@@ -70,8 +69,19 @@ class Corpus:
 
 def flatten(value: Any) -> str:
     """Keys and values of a parsed JSON value, joined with one space."""
-    if isinstance(value, str):
-        return value
+    return value if isinstance(value, str) else " ".join(_leaves(value, None))
+
+
+def flatten_json_text(text: str) -> str:
+    """The same for JSON text, with numbers exactly as it writes them; other text stays as it is."""
+    try:
+        return " ".join(_leaves(_decode(text), DEPTH_LIMIT))
+    except (ValueError, RecursionError):
+        return text
+
+
+def _leaves(value: Any, depth: int | None) -> list[str]:
+    """Keys and values as text, in document order. Raises ValueError below `depth` levels."""
     parts: list[str] = []
     append = parts.append
     stack: list[Iterator[Any]] = [iter((value,))]
@@ -83,8 +93,11 @@ def flatten(value: Any) -> str:
             elif kind is dict:
                 stack.append(chain.from_iterable(item.items()))
                 break
-            elif kind is list or kind is tuple:
+            elif kind is list:
                 stack.append(iter(item))
+                break
+            elif kind is chain:
+                stack.append(item)
                 break
             elif kind is int:
                 append(int.__repr__(item))
@@ -94,34 +107,9 @@ def flatten(value: Any) -> str:
                 append(json.dumps(item))
         else:
             stack.pop()
-    return " ".join(parts)
-
-
-def flatten_json_text(text: str) -> str:
-    """The same for JSON text, with numbers exactly as it writes them; other text stays as it is."""
-    if too_deep(text):
-        return text
-    try:
-        value = _decode(text)
-    except ValueError:
-        return text
-    return flatten(value)
-
-
-def too_deep(text: str) -> bool:
-    """Whether brackets outside strings nest more than DEPTH_LIMIT deep."""
-    if text.count("[") + text.count("{") <= DEPTH_LIMIT:
-        return False
-    depth = 0
-    for match in _BRACKETS.finditer(text):
-        mark = match[0]
-        if mark in "[{":
-            depth += 1
-            if depth > DEPTH_LIMIT:
-                return True
-        elif mark in "]}":
-            depth -= 1
-    return False
+        if depth is not None and len(stack) > depth + 1:
+            raise ValueError("nested too deeply")
+    return parts
 
 
 def _refuse(literal: str) -> None:
@@ -129,7 +117,9 @@ def _refuse(literal: str) -> None:
 
 
 _decode: Final = json.JSONDecoder(
-    object_pairs_hook=tuple,  # pairs, not a dict: a key that stands there twice is evidence twice
+    # Keys and values one after the other, not a dict: a key that stands there twice is evidence
+    # twice, and numbers are not converted but kept as they are written.
+    object_pairs_hook=chain.from_iterable,
     parse_int=str,
     parse_float=str,
     parse_constant=_refuse,

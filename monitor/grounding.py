@@ -120,7 +120,13 @@ class GroundingMonitor:
             claims.setdefault(match[0].lower(), match.span())
         for claim, (start, end) in claims.items():
             if not corpus.holds(claim):
-                add("FABRICATED_ID", claim, "no result holds an identifier", start, end)
+                add(
+                    "FABRICATED_ID",
+                    claim,
+                    "an identifier in the answer stands in no result",
+                    start,
+                    end,
+                )
 
         if '"' in answer or "“" in answer:
             claims = {}
@@ -128,14 +134,26 @@ class GroundingMonitor:
                 claims.setdefault(answer[start:end], (start, end))
             for claim, (start, end) in claims.items():
                 if not corpus.holds(claim.lower()):
-                    add("FABRICATED_QUOTE", claim, "no result holds a quotation", start, end)
+                    add(
+                        "FABRICATED_QUOTE",
+                        claim,
+                        "a quotation in the answer stands in no result",
+                        start,
+                        end,
+                    )
 
         claims = {}
         for match in _QUANTITY.finditer(answer):
             claims.setdefault(match[0], match.span())
         for claim, (start, end) in claims.items():
             if not corpus.holds(claim):
-                add("FABRICATED_QUANTITY", claim, "no result holds a number", start, end)
+                add(
+                    "FABRICATED_QUANTITY",
+                    claim,
+                    "a number in the answer stands in no result",
+                    start,
+                    end,
+                )
 
         if not state.backed and any(part in lowered for part in _QUICK):
             claims = {}
@@ -145,7 +163,7 @@ class GroundingMonitor:
                 undecided.append("SAFETY_UNSUPPORTED_ACTION_CLAIMED")
             else:
                 for claim, (start, end) in claims.items():
-                    message = "no successful call of a writing tool backs an action"
+                    message = "the answer claims an action that no successful call backs"
                     add("UNSUPPORTED_ACTION_CLAIMED", claim, message, start, end)
         undecided += corpus.exhausted()
         return Judgement(later=tuple(findings), undecided=tuple(undecided))

@@ -10,8 +10,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from monitor.document import Document, Route
 from monitor.errors import InputError, plain
-from monitor.yaml import Document, Route
 
 _SHOWN: Final = 80
 _KINDS: Final = {
