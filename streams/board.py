@@ -6,11 +6,12 @@ obey, and `Text` keeps rich from reading markup.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +23,10 @@ _ROWS: Final = 1000
 """Rows kept; the oldest label leaves first."""
 _LINES: Final = 6
 """Violations shown below the table."""
+_CODES: Final = 10
+"""Codes and coverage reasons shown of one label."""
+_WIDE: Final = 110
+"""Columns of a terminal that has room for the names of the runs."""
 _STYLES: Final[Mapping[str, str]] = {
     "trusted": "green",
     "violated": "bold red",
@@ -37,7 +42,7 @@ class Board:
 
     def __init__(self, names: Mapping[str, str] | None = None) -> None:
         self.labels: OrderedDict[Key, Label] = OrderedDict()
-        self._names = names or {}
+        self.names = names or {}
         self._violations: OrderedDict[str, Event] = OrderedDict()
         self._lines: deque[Text] = deque(maxlen=_LINES)
 
@@ -66,25 +71,32 @@ class Board:
         waiting = {t for (t, _), label in self.labels.items() if label.phase != "final"}
         return {t for t, _ in self.labels} - waiting
 
-    def render(self, rows: int | None = None) -> RenderableType:
-        """The table with the `rows` newest trajectories."""
+    def render(self, rows: int, width: int) -> RenderableType:
+        """The `rows` newest labels and the newest violations, for `width` columns."""
+        return Group(self.table(rows, width), *self._lines)
+
+    def table(self, rows: int | None = None, width: int = 120) -> Table:
+        """The newest labels, all by default."""
+        shown = list(self.labels.items())
+        if rows is not None:
+            shown = shown[-rows:]
         several = len({contract for _, contract in self.labels}) > 1
-        table = Table(header_style="bold", expand=True, pad_edge=False)
+        named = bool(self.names) and width >= _WIDE
+        table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.add_column("trajectory", no_wrap=True, width=10)
-        if self._names:
-            table.add_column("run", no_wrap=True, overflow="ellipsis")
-        table.add_column("agent", no_wrap=True, overflow="ellipsis")
+        if named:
+            table.add_column("run", no_wrap=True, overflow="ellipsis", max_width=32)
+        table.add_column("agent", no_wrap=True, overflow="ellipsis", max_width=20)
         if several:
             table.add_column("contract", no_wrap=True, overflow="ellipsis")
         table.add_column("steps", justify="right", width=5)
         table.add_column("verdict", no_wrap=True, width=10)
         table.add_column("phase", no_wrap=True, width=11)
-        table.add_column("codes", overflow="fold", ratio=1)
-        shown = list(self.labels.items())
-        for (trajectory, contract), label in shown if rows is None else shown[-rows:]:
+        table.add_column("codes", overflow="fold", min_width=26)
+        for (trajectory, contract), label in shown:
             cells = [Text(plain(trajectory[:8], 8))]
-            if self._names:
-                cells.append(Text(plain(self._names.get(trajectory, ""), 60)))
+            if named:
+                cells.append(Text(plain(self.names.get(trajectory, ""), 60)))
             cells.append(Text(plain(label.agent or label.service or "-", 40)))
             if several:
                 cells.append(Text(plain(contract, 40)))
@@ -93,22 +105,22 @@ class Board:
                 str(label.steps),
                 Text(plain(label.verdict), style=_STYLES.get(label.verdict, "")),
                 plain(label.phase),
-                _codes(label),
+                _codes(label, "\n"),
             )
-        return Group(table, *self._lines) if self._lines else table
+        return table
 
 
 def _contract(label: Label) -> str:
     return f"{label.contract.name} v{label.contract.version}" if label.contract else "-"
 
 
-def _codes(label: Label) -> Text:
+def _codes(label: Label, joint: str = ", ") -> Text:
     """Violations, then why something could not be judged."""
-    text = Text(plain(", ".join(label.violations), 300))
-    if label.verdict == "unassessed" or label.coverage.reasons:
-        reasons = plain(", ".join(label.coverage.reasons), 300)
-        text.append(f" ({reasons})" if text else f"({reasons})", style="dim")
-    return text
+    counts = Counter(label.violations)
+    codes = (f"{code} ×{count}" if count > 1 else code for code, count in counts.items())
+    parts = [Text(plain(code, 80)) for code in codes]
+    parts += [Text(plain(reason, 80), style="dim italic") for reason in label.coverage.reasons]
+    return Text(joint).join(parts[:_CODES])
 
 
 def line(event: Event) -> Text:
@@ -124,5 +136,6 @@ def line(event: Event) -> Text:
         return text.append(f": {plain(body.message, 300)}")
     text = Text(f"{head}{plain(body.agent or body.service or '-', 40)} ")
     text.append(plain(body.verdict), style=_STYLES.get(body.verdict, ""))
-    text.append(f" {plain(body.phase)}, {body.steps} steps, revision {body.revision} ")
-    return text.append_text(_codes(body))
+    text.append(f" {plain(body.phase)}, {body.steps} steps, revision {body.revision}")
+    codes = _codes(body)
+    return text.append(" ").append_text(codes) if codes else text

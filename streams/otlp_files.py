@@ -19,6 +19,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from streams.errors import UserError
 
 MAX_FILE: Final = 256 * 1024**2
+LONGEST_GAP: Final = 3.0
+"""Seconds; people who watch a recording do not wait longer."""
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 
@@ -126,7 +128,9 @@ def _dicts(value: Any) -> list[dict[str, Any]]:
     return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
 
 
-def gaps(files: Iterable[OtlpFile], longest: float) -> Iterator[tuple[float, OtlpFile]]:
+def gaps(
+    files: Iterable[OtlpFile], longest: float = LONGEST_GAP
+) -> Iterator[tuple[float, OtlpFile]]:
     """Each file with the seconds to wait before it, as they passed when it was recorded.
 
     A request left the agent when its last span had ended. No wait is longer than `longest`.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Final
 
 import click
 from aiokafka.errors import KafkaError
@@ -15,9 +14,6 @@ from streams.otlp_files import JSON, OtlpFile, gaps, read_files
 from streams.settings import Settings, load
 from streams.split import LOGS, TRACES, Cut, cut_json, cut_protobuf
 from streams.topics import admin, partition_counts, plan
-
-LONGEST_GAP: Final = 3.0
-"""Seconds; people who watch a recording do not wait longer."""
 
 
 def messages(file: OtlpFile, limit: int) -> Cut:
@@ -43,7 +39,7 @@ async def _send(settings: Settings, files: list[OtlpFile], *, pace: bool) -> Non
     sink = KafkaSink(settings)
     sent = refused = 0
     try:
-        for wait, file in gaps(files, LONGEST_GAP):
+        for wait, file in gaps(files):
             if pace:
                 await asyncio.sleep(wait)
             cut = cuts[id(file)]

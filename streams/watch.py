@@ -98,7 +98,9 @@ async def _watch(
                 click.echo(structured(event))
             elif board.add(event):
                 if live:
-                    live.update(board.render(max(5, console.height - 10)), refresh=True)
+                    live.update(
+                        board.render(max(5, console.height - 10), console.width), refresh=True
+                    )
                 else:
                     console.print(line(event), soft_wrap=True)
 

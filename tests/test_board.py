@@ -80,7 +80,7 @@ def test_the_newest_revision_is_shown_and_repeats_tell_nothing():
     assert board.add(label(revision=2, verdict="violated", violations=("POLICY_TOOL_FORBIDDEN",)))
     assert not board.add(label(revision=2))
     assert not board.add(label(revision=1))
-    shown = text(board.render())
+    shown = text(board.render(50, 120))
     assert "violated" in shown
     assert "POLICY_TOOL_FORBIDDEN" in shown
     assert "open" not in shown
@@ -91,7 +91,7 @@ def test_violations_are_told_once_below_the_table():
     assert board.add(violation())
     assert not board.add(violation())
     assert board.add(violation(state="withdrawn"))
-    assert text(board.render()).count("POLICY_TOOL_FORBIDDEN") == 2
+    assert text(board.render(50, 120)).count("POLICY_TOOL_FORBIDDEN") == 2
 
 
 def test_a_trajectory_is_final_when_all_its_labels_are():
@@ -108,16 +108,16 @@ def test_a_trajectory_is_final_when_all_its_labels_are():
 def test_contracts_and_run_names_have_columns_where_they_tell_something():
     board = Board({"a" * 32: "01-demo"})
     board.add(label())
-    assert "contract" not in text(board.render())
-    assert "01-demo" in text(board.render())
+    assert "contract" not in text(board.render(50, 120))
+    assert "01-demo" in text(board.render(50, 120))
     board.add(label(contract=None))
-    assert "contract" in text(board.render())
+    assert "contract" in text(board.render(50, 120))
 
 
 def test_what_could_not_be_judged_says_why():
     board = Board()
     board.add(label(verdict="unassessed", coverage=Coverage("partial", ("content_hidden",))))
-    assert "content_hidden" in text(board.render())
+    assert "content_hidden" in text(board.render(50, 120))
 
 
 def test_only_the_newest_rows_are_shown_and_kept():
@@ -125,7 +125,7 @@ def test_only_the_newest_rows_are_shown_and_kept():
     for number in range(1100):
         board.add(label(f"{number:08d}" + "0" * 24))
     assert len(board.labels) == 1000
-    shown = text(board.render(2))
+    shown = text(board.render(2, 120))
     assert "00001099" in shown
     assert "00001097" not in shown
 
@@ -142,6 +142,6 @@ def test_no_event_can_command_the_terminal_or_use_markup(hostile):
     for event in events:
         board.add(event)
     lines = [line(event) for event in events]
-    for shown in (text(board.render()), *map(text, lines)):
+    for shown in (text(board.render(50, 120)), *map(text, lines)):
         assert all(c.isprintable() or c == "\n" for c in shown)
     assert "[bold]" in text(lines[1], 1000)
