@@ -48,14 +48,13 @@ def decode(data: bytes, encoding: Encoding = "auto") -> Iterator[RawSpan | BadSp
     if _is_json(data, encoding):
         yield from otlp_json.spans(data)
         return
-    doubt = True
-    for span in otlp_proto.spans(data):
-        if doubt and isinstance(span, BadSpan) and span.trace_id is None:
-            doubt = False
-            if _is_logs(data):
-                yield BadSpan(None, "logs", "OTLP logs among the traces", "", data)
-                return
-        yield span
+    spans = otlp_proto.spans(data)
+    first = next(spans, None)
+    if isinstance(first, BadSpan) and first.trace_id is None and _is_logs(data):
+        yield BadSpan(None, "logs", "OTLP logs among the traces", "", data)
+    elif first is not None:
+        yield first
+        yield from spans
 
 
 class NotLogsError(ValueError):

@@ -146,7 +146,7 @@ def spans(data: bytes) -> Iterator[RawSpan | BadSpan]:
             scope = (inner.scope and inner.scope.name) or ""
             for n, item in enumerate(inner.spans or ()):
                 try:
-                    yield _raw(_read_span(item), origin, scope)
+                    yield _raw(_read_span(item), origin, scope, len(bytes(item)))
                 except BadIdError as error:
                     found = _trace_id(item)
                     yield BadSpan(found, "bad_id", str(error), place(r, s, n), bytes(item))
@@ -198,7 +198,7 @@ def _read_span(item: msgspec.Raw) -> _Span:
         return _span.decode(mended)
 
 
-def _raw(span: _Span, origin: Resource, scope: str) -> RawSpan:
+def _raw(span: _Span, origin: Resource, scope: str, size: int) -> RawSpan:
     trace_id, span_id = (span.trace_id or "").lower(), (span.span_id or "").lower()
     parent = (span.parent_span_id or "").lower()
     if not _TRACE_ID.fullmatch(trace_id) or not trace_id.strip("0"):
@@ -228,6 +228,7 @@ def _raw(span: _Span, origin: Resource, scope: str) -> RawSpan:
         resource=origin,
         scope=scope,
         cut=cut,
+        size=size,
     )
 
 

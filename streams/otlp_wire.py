@@ -1,25 +1,22 @@
 """A coarse view of OTLP's protobuf messages, for reading what strangers send.
 
-The wire numbers are those of opentelemetry-proto (`trace/v1/trace.proto`), but nested messages and
-strings are declared as plain bytes. So one malformed span, attribute or invalid UTF-8 sequence is
-found where it lies and costs only itself, a span's original bytes are at hand for the dead letters,
-and attributes that nobody reads are never turned into Python objects: reading a span costs about
-what the generated classes take for the same fields.
-
-`attributes` reads the usual encoding of a string attribute by hand and leaves the rest to the
-generated `KeyValue`.
+The wire numbers are those of opentelemetry-proto (`trace/v1/trace.proto`), but nested messages stay
+bytes until they are wanted. So a malformed span or attribute is found where it lies and costs only
+itself, and a span's original bytes are at hand for the dead letters. Attributes, a list of key and
+value there, are a map here, which is the same on the wire: picking the wanted ones from it costs
+half of walking the list. Of two attributes with one key the last counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
-from monitor.semconv import EXACT, PREFIXES, Value, wanted
+from monitor.semconv import EXACT, PREFIXES, Value
 from monitor.semconv.limits import PARSE_LIMIT, note
 from streams.otlp_span import shorten
 
@@ -27,6 +24,7 @@ __all__ = ["REQUEST", "RESOURCE_SPANS", "SCOPE_SPANS", "SPAN", "DecodeError", "a
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _BYTES: Final = _Field.TYPE_BYTES
+_STRING: Final = _Field.TYPE_STRING
 _UINT32: Final = _Field.TYPE_UINT32
 _FIXED32: Final = _Field.TYPE_FIXED32
 _FIXED64: Final = _Field.TYPE_FIXED64
@@ -42,17 +40,18 @@ _SCHEMA: Final = {
         ("trace_id", 1, _BYTES, _ONE),
         ("span_id", 2, _BYTES, _ONE),
         ("parent_span_id", 4, _BYTES, _ONE),
-        ("name", 5, _BYTES, _ONE),
+        ("name", 5, _STRING, _ONE),
         ("kind", 6, _UINT32, _ONE),
         ("start", 7, _FIXED64, _ONE),
         ("end", 8, _FIXED64, _ONE),
-        ("attributes", 9, _BYTES, _MANY),
         ("dropped", 10, _UINT32, _ONE),
         ("events", 11, _BYTES, _MANY),
         ("status", 15, _BYTES, _ONE),
         ("flags", 16, _FIXED32, _ONE),
     ],
 }
+_ATTRIBUTES: Final = 9
+"""Number of `Span.attributes`: a map from key to the bytes of an `AnyValue`."""
 
 
 def _parsers() -> dict[str, Callable[[bytes], Any]]:
@@ -64,6 +63,18 @@ def _parsers() -> dict[str, Callable[[bytes], Any]]:
         descriptor = file.message_type.add(name=message)
         for field, number, kind, label in fields:
             descriptor.field.add(name=field, number=number, type=kind, label=label)
+    span = file.message_type[-1]
+    entry = span.nested_type.add(name="AttributesEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=_STRING, label=_ONE)
+    entry.field.add(name="value", number=2, type=_BYTES, label=_ONE)
+    span.field.add(
+        name="attributes",
+        number=_ATTRIBUTES,
+        type=_Field.TYPE_MESSAGE,
+        label=_MANY,
+        type_name=f".{file.package}.Span.AttributesEntry",
+    )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {
@@ -80,70 +91,50 @@ RESOURCE_SPANS: Final = _PARSERS["ResourceSpans"]
 SCOPE_SPANS: Final = _PARSERS["ScopeSpans"]
 SPAN: Final = _PARSERS["Span"]
 
-_KEY: Final = 0x0A  # KeyValue.key = 1, length-delimited
-_VALUE: Final = 0x12  # KeyValue.value = 2, length-delimited
-_STRING: Final = 0x0A  # AnyValue.string_value = 1, length-delimited
-
-_EXACT: Final = {key.encode(): key for key in EXACT}
-_PREFIXES: Final = tuple(prefix.encode() for prefix in PREFIXES)
+_TAG: Final = 0x0A  # AnyValue.string_value = 1, length-delimited
 
 
-def attributes(items: Iterable[bytes], cut: dict[str, str]) -> dict[str, Value]:
-    """The wanted ones of encoded `KeyValue`s. Raises `DecodeError`, `UnicodeDecodeError`.
+def attributes(encoded: Mapping[str, bytes], cut: dict[str, str]) -> dict[str, Value]:
+    """The wanted ones of a span's attributes. Raises `DecodeError`, `UnicodeDecodeError`.
 
-    Notes of cut values go into `cut`. Of two with one key the last counts.
+    Notes of cut values go into `cut`.
     """
     found: dict[str, Value] = {}
-    for data in items:
-        # As every encoder writes it: a key of less than 128 bytes, then the value.
-        if len(data) > 2 and data[0] == _KEY and (end := data[1] + 2) < 0x82:
-            raw = data[2:end]
-            key = _EXACT.get(raw)
-            if key is None:
-                if not raw.startswith(_PREFIXES):
-                    continue
-                key = raw.decode()
-            if (text := _string(data, end)) is not None:
-                found[key] = shorten(key, text, cut)
-                continue
-        pair = KeyValue.FromString(data)
-        if not wanted(pair.key):
-            continue
-        if len(data) > PARSE_LIMIT:
-            cut[pair.key] = note(data)
-        found[pair.key] = None if len(data) > PARSE_LIMIT else value(pair.value)
+    keys = EXACT.intersection(encoded)
+    if PREFIXES:
+        keys = keys.union(key for key in encoded if key.startswith(PREFIXES))
+    for key in keys:
+        data = encoded[key]
+        size = len(data)
+        # A string, as nearly all are: its tag, its length in one or two bytes, and nothing else.
+        if 2 <= size < 0x82 and data[0] == _TAG and data[1] == size - 2:
+            found[key] = data[2:].decode()
+        elif (
+            0x82 < size < 0x4003
+            and data[0] == _TAG
+            and data[1] > 0x7F
+            and data[1] + (data[2] << 7) == size + 0x7D
+        ):
+            found[key] = data[3:].decode()
+        else:
+            found[key] = _long_or_other(key, data, cut)
     return found
 
 
-def _string(data: bytes, at: int) -> bytes | None:
-    """The value of an encoded `KeyValue` whose value begins at `at`, if it is exactly one string."""
-    try:
-        if data[at] != _VALUE:
-            return None
-        size, at = _length(data, at + 1)
-        if at + size != len(data) or data[at] != _STRING:
-            return None
-        size, at = _length(data, at + 1)
-    except IndexError:
+def _long_or_other(key: str, data: bytes, cut: dict[str, str]) -> Value:
+    if data[:1] == b"\x0a":
+        at, size, shift = 1, 0, 0
+        while at < len(data) and shift < 64:
+            size |= (data[at] & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if data[at - 1] < 0x80:
+                break
+        if at + size == len(data):
+            return shorten(key, data[at:], cut)
+    if len(data) > PARSE_LIMIT:
+        cut[key] = note(data)
         return None
-    return data[at:] if at + size == len(data) else None
-
-
-def _length(data: bytes, at: int) -> tuple[int, int]:
-    """A length (base-128 varint) and the place after it."""
-    size = data[at]
-    at += 1
-    if size < 0x80:
-        return size, at
-    size &= 0x7F
-    shift = 7
-    while True:
-        byte = data[at]
-        at += 1
-        size |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return size, at
-        shift += 7
+    return value(AnyValue.FromString(data))
 
 
 def value(any_value: AnyValue) -> Value:

@@ -52,7 +52,8 @@ __all__ = [
 DIALECTS: Final[tuple[Dialect, ...]] = (genai,)
 
 _EXCEPTION: Final = "exception"
-_ERROR_KEYS: Final = frozenset({"error.type", "exception.message", "exception.type"})
+_TYPE: Final = "error.type"
+_ERROR_KEYS: Final = frozenset({_TYPE, "exception.message", "exception.type"})
 
 EXACT: Final = _ERROR_KEYS.union(*(dialect.KEYS for dialect in DIALECTS))
 """Attributes that a transport must hand over."""
@@ -80,29 +81,38 @@ def normalise(raw: RawSpan) -> Span:
         if (found := dialect.read(raw)) is not None:
             content = found
             break
-    start = min(max(raw.start, 0), _LATEST)
+    error = None
+    if content.kind != "other" and (
+        raw.status == STATUS_ERROR or raw.events or _TYPE in raw.attributes
+    ):
+        error = _error(raw)
+    start, end = raw.start, raw.end
+    if not 0 <= start <= end <= _LATEST:
+        start = min(max(start, 0), _LATEST)
+        end = min(max(start, end), _LATEST)
     span = Span(
-        trajectory=raw.trace_id,
-        span_id=raw.span_id,
-        kind=content.kind,
-        name=name(raw.name),
-        parent=raw.parent,
-        remote=bool(raw.flags & REMOTE_PARENT),
-        start=start,
-        end=max(start, min(raw.end, _LATEST)),
-        agent=content.agent,
-        service=raw.resource.service,
-        conversation_id=content.conversation_id,
-        attributes=raw.resource.attributes,
-        error=None if content.kind == "other" else _error(raw),
-        tool=content.tool,
-        call_id=content.call_id,
-        arguments=content.arguments,
-        result=content.result,
-        inputs=content.inputs,
-        omitted=content.omitted,
-        outputs=content.outputs,
-        unseen=content.unseen,
+        # By position: by name it would take as long as reading the messages.
+        raw.trace_id,
+        raw.span_id,
+        content.kind,
+        name(raw.name),
+        raw.parent,
+        raw.flags & REMOTE_PARENT != 0,
+        start,
+        end,
+        content.agent,
+        raw.resource.service,
+        content.conversation_id,
+        raw.resource.attributes,
+        error,
+        content.tool,
+        content.call_id,
+        content.arguments,
+        content.result,
+        content.inputs,
+        content.omitted,
+        content.outputs,
+        content.unseen,
     )
     return span if _surely_small(raw, span) else fit(span)
 
@@ -112,7 +122,7 @@ def _error(raw: RawSpan) -> str | None:
 
     An exception event counts whatever the status says: some instrumentations leave it at OK.
     """
-    kind = raw.attributes.get("error.type")
+    kind = raw.attributes.get(_TYPE)
     exceptions = [event for event in raw.events if event.name == _EXCEPTION]
     if raw.status != STATUS_ERROR and kind is None and not exceptions:
         return None
@@ -129,6 +139,8 @@ def _surely_small(raw: RawSpan, span: Span) -> bool:
     """Whether the span fits its limits for a cheap reason, as nearly all do."""
     if len(span.inputs) > MAX_MESSAGES or len(span.outputs) > MAX_MESSAGES:
         return False
+    if raw.size:
+        return raw.size < _SURELY_SMALL
     size = 0
     for value in raw.attributes.values():
         if isinstance(value, str):

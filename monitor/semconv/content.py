@@ -30,10 +30,15 @@ _REDACTED: Final = re.compile(
       | \*{3,} """
 )
 _REDACTED_LENGTH: Final = 100
+_MARKS: Final = frozenset("_<[({*R \t\r\n")
+"""What a marker for hidden content begins with."""
 _LONE_SURROGATE: Final = re.compile(
     r"(?P<pair>\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
     r"|(?P<kept>\\[^u])|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
+_OPENING: Final = (b"{", b"[")
+_format: Final = msgspec.json.format
+_text: Final = msgspec.json.Decoder(str)
 _STRING: Final = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
 _BRACKET: Final = re.compile(r"[\[\]{}]")
 
@@ -54,26 +59,25 @@ def shown(value: Value, note: str | None = None) -> Shown:
 def shown_text(text: str) -> Shown:
     """A text that may hold JSON, perhaps encoded twice."""
     first = text[:1]
-    if first and first not in '{["' and not first.isspace():
-        return _plain(text)
+    if first == "{":
+        return shown_json(text)
+    if first and first not in '["' and not first.isspace():
+        return plain(text)
     stripped = text.strip()
     if not stripped:
         return NOT_SHOWN
-    first = stripped[0]
-    if first == '"':
-        inner = _string(stripped)
-        if inner is None:
-            return _plain(text)
-        return shown_json(inner) if inner[:1] in ("{", "[") else _plain(inner)
-    return shown_json(stripped) if first in "{[" else _plain(text)
+    if stripped[0] == '"':
+        inner = unquoted(stripped.encode("utf-8", "replace"))
+        return shown_json(inner) if inner[:1] in ("{", "[") else plain(inner)
+    return shown_json(stripped) if stripped[0] in "{[" else plain(text)
 
 
 def shown_json(text: str) -> Shown:
     """A text that begins like a JSON object or array; plain text when it is none after all."""
-    if not shallow(text):
+    if len(text) > 2 * MAX_DEPTH and not shallow(text):
         return TRUNCATED
     try:
-        compact = msgspec.json.format(text, indent=-1)
+        compact = _format(text, indent=-1)
     except (msgspec.DecodeError, UnicodeError):
         if (mended := without_lone_surrogates(text)) is not text:
             return shown_json(mended)
@@ -81,6 +85,30 @@ def shown_json(text: str) -> Shown:
     if len(compact) * 4 > ATTRIBUTE_LIMIT and (short := cut(compact, ATTRIBUTE_LIMIT)) != compact:
         return short, "content_truncated"
     return compact, None
+
+
+def shown_raw(data: bytes) -> Shown:
+    """A JSON value that stands inside another, not decoded yet; null and nothing are not shown."""
+    first = data[:1]
+    if first == b'"':
+        text = unquoted(data)
+        if text[:1] != "{":
+            return shown_text(text)
+    elif first in _OPENING:
+        text = data.decode("utf-8", "replace")
+    else:
+        return NOT_SHOWN if data in (b"", b"null") else (data.decode("utf-8", "replace"), None)
+    return shown_json(text)
+
+
+def unquoted(data: bytes) -> str:
+    """The content of a JSON string literal; the literal itself when it is a broken one."""
+    try:
+        return _text.decode(data)
+    except (msgspec.DecodeError, UnicodeError):
+        text = data.decode("utf-8", "replace")
+        mended = without_lone_surrogates(text)
+        return text if mended is text else unquoted(mended.encode())
 
 
 def without_lone_surrogates(text: str) -> str:
@@ -131,20 +159,16 @@ def _nearly_json(text: str) -> Shown:
     value = lenient(text, partial=False)
     if value is not None:
         return shown_json(msgspec.json.encode(value).decode())
-    kept, unseen = _plain(text)
+    kept, unseen = plain(text)
     return kept, unseen if lenient(text, partial=True) is None else "content_truncated"
 
 
-def _plain(text: str) -> Shown:
-    if len(text) <= _REDACTED_LENGTH:
-        return HIDDEN if text[:1] in "_<[({*R \t\n" and redacted(text) else (text, None)
+def plain(text: str) -> Shown:
+    """A text as it stands, unless it is a marker for hidden content or too long."""
+    size = len(text)
+    if size <= _REDACTED_LENGTH:
+        return HIDDEN if text[:1] in _MARKS and redacted(text) else (text, None)
+    if size * 4 <= ATTRIBUTE_LIMIT:
+        return text, None
     short = cut(text, ATTRIBUTE_LIMIT)
     return short, None if short is text else "content_truncated"
-
-
-def _string(text: str) -> str | None:
-    """The content of a JSON string literal."""
-    try:
-        return msgspec.json.decode(without_lone_surrogates(text), type=str)
-    except (msgspec.DecodeError, UnicodeError):
-        return None

@@ -10,7 +10,7 @@ from monitor.model import Message, Omitted, Part, SpanKind, Unseen
 from monitor.semconv.raw import RawSpan
 
 
-class Content(msgspec.Struct):
+class Content(msgspec.Struct, gc=False):
     """What a dialect reads from one span; field by field as in `monitor.model.Span`."""
 
     kind: SpanKind

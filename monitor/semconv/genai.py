@@ -6,18 +6,15 @@ gen-ai-agent-spans.md). Besides them: pydantic-ai's own attributes of an agent r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
-
-import msgspec
 
 from monitor.model import Message, Part, SpanKind
 from monitor.semconv import messages
 from monitor.semconv.content import shown
 from monitor.semconv.dialect import Content
 from monitor.semconv.limits import name
-from monitor.semconv.raw import RawSpan, text_of
-from monitor.semconv.trim import trim
+from monitor.semconv.raw import RawSpan, label
+from monitor.semconv.trim import JsonHistory, trim
 
 OPERATION: Final = "gen_ai.operation.name"
 CONVERSATION: Final = "gen_ai.conversation.id"
@@ -77,9 +74,7 @@ def read(raw: RawSpan) -> Content | None:
     agent = attributes.get(AGENT)
     if operation == "invoke_workflow":
         agent = attributes.get(WORKFLOW, agent)
-    content = Content(
-        kind=kind, agent=_name(agent), conversation_id=_name(attributes.get(CONVERSATION))
-    )
+    content = Content(kind, label(agent), label(attributes.get(CONVERSATION)))
     if kind == "tool":
         _tool(raw, content)
     elif kind == "llm":
@@ -91,8 +86,8 @@ def read(raw: RawSpan) -> Content | None:
 
 def _tool(raw: RawSpan, content: Content) -> None:
     attributes = raw.attributes
-    content.tool = _name(attributes.get(TOOL)) or name(raw.name.removeprefix("execute_tool "))
-    content.call_id = _name(attributes.get(CALL_ID))
+    content.tool = label(attributes.get(TOOL)) or name(raw.name.removeprefix("execute_tool "))
+    content.call_id = label(attributes.get(CALL_ID))
     content.arguments, why = shown(attributes.get(ARGUMENTS), raw.cut.get(ARGUMENTS))
     content.miss("arguments", why)
     content.result, why = shown(attributes.get(RESULT), raw.cut.get(RESULT))
@@ -104,13 +99,12 @@ def _tool(raw: RawSpan, content: Content) -> None:
 
 def _llm(raw: RawSpan, content: Content) -> None:
     attributes = raw.attributes
-    history, why = messages.split(attributes.get(INPUT), raw.cut.get(INPUT))
-    content.miss("input", why)
-    trimmed = trim(
-        history, messages.read, bytes, system=_system(raw, content), everything=raw.parent is None
+    history, unseen = messages.split(attributes.get(INPUT), raw.cut.get(INPUT))
+    content.inputs, content.omitted, why = trim(
+        JsonHistory(history), system=_system(raw, content), everything=raw.parent is None
     )
-    content.inputs, content.omitted = trimmed.messages, trimmed.omitted
-    content.miss("input", trimmed.unseen)
+    if unseen or why:
+        content.miss("input", unseen or why)
     _outputs(raw, content, OUTPUT)
     if raw.dropped:
         _dropped(content, "input", attributes.get(INPUT))
@@ -120,53 +114,54 @@ def _llm(raw: RawSpan, content: Content) -> None:
 
 
 def _agent(raw: RawSpan, content: Content) -> None:
-    """The run as its agent tells it: the last thing the user said, and everything since.
+    """The run as its agent tells it: the last thing the user said, and what came of it.
 
     The prefix uses it when no LLM span below shows content. Nothing is expected of an agent span,
     so that absence is no evidence.
     """
     attributes = raw.attributes
-    if ALL_MESSAGES in attributes:
-        history, why = messages.split(attributes[ALL_MESSAGES], raw.cut.get(ALL_MESSAGES))
-        content.miss("output", why)
-        content.inputs, content.outputs = _last_turn(history, content)
-    elif INPUT in attributes:
-        history, why = messages.split(attributes[INPUT], raw.cut.get(INPUT))
+    key = INPUT if INPUT in attributes else ALL_MESSAGES
+    found, why = messages.split(attributes.get(key), raw.cut.get(key))
+    history = JsonHistory(found)
+    if why is not None:
         content.miss("input", why)
-        content.inputs, _ = _last_turn(history, content)
+    _last_request(history, content)
     if OUTPUT in attributes:
         _outputs(raw, content, OUTPUT)
-    elif not content.outputs and FINAL_RESULT in attributes:
+    elif FINAL_RESULT in attributes:
         text, why = shown(attributes[FINAL_RESULT], raw.cut.get(FINAL_RESULT))
         content.miss("output", why)
         if text is not None:
-            content.outputs = (Message(role="assistant", text=text),)
+            content.outputs = (Message("assistant", text),)
+    elif key == ALL_MESSAGES and len(history):
+        message, why = history.read(len(history) - 1)
+        if message.role == "assistant":
+            content.outputs = (message,)
+            content.miss("output", why)
 
 
-def _last_turn(
-    history: Sequence[msgspec.Raw], content: Content
-) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    """The last message in which a user speaks, and those after it."""
-    after: list[Message] = []
-    for raw in reversed(history):
-        message, why = messages.read(raw)
-        if message.role == "user":
-            content.miss("input", why)
-            return (message,), tuple(reversed(after))
-        content.miss("output", why)
-        after.append(message)
-    return (), tuple(reversed(after))
+def _last_request(history: JsonHistory, content: Content) -> None:
+    """The last message in which a user speaks, rather than a tool with the role of one."""
+    for index in reversed(range(len(history))):
+        if history.role(index) == "user":
+            message, why = history.read(index)
+            if message.role == "user":
+                content.inputs = (message,)
+                content.miss("input", why)
+                return
 
 
 def _outputs(raw: RawSpan, content: Content, key: str) -> None:
-    found, why = messages.split(raw.attributes.get(key), raw.cut.get(key))
-    content.miss("output", why)
+    found, unseen = messages.split(raw.attributes.get(key), raw.cut.get(key))
     outputs = []
     for item in found:
         message, why = messages.read(item)
-        content.miss("output", why)
         outputs.append(message)
+        if unseen is None:
+            unseen = why
     content.outputs = tuple(outputs)
+    if unseen is not None:
+        content.miss("output", unseen)
 
 
 def _system(raw: RawSpan, content: Content) -> Message | None:
@@ -175,7 +170,8 @@ def _system(raw: RawSpan, content: Content) -> Message | None:
     if value is None:
         return None
     text, why = messages.parts_text(value, raw.cut.get(INSTRUCTIONS))
-    content.miss("input", why)
+    if why is not None:
+        content.miss("input", why)
     return None if text is None else Message(role="system", text=text)
 
 
@@ -183,8 +179,3 @@ def _dropped(content: Content, part: Part, value: object) -> None:
     """The SDK dropped attributes of this span, and the part is not there: it may be one of them."""
     if value is None:
         content.miss(part, "attributes_dropped")
-
-
-def _name(value: object) -> str | None:
-    text = text_of(value)  # type: ignore[arg-type]
-    return text and name(text)

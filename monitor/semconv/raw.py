@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from monitor.semconv.limits import RESOURCE_CHARS, RESOURCE_KEYS
+from monitor.semconv.limits import NAME_LIMIT, RESOURCE_CHARS, RESOURCE_KEYS, name
 
 Value = str | bool | int | float | bytes | list["Value"] | dict[str, "Value"] | None
 """An OTLP `AnyValue`: a scalar, an array or a key-value list; None when it is empty."""
@@ -21,25 +21,26 @@ REMOTE_PARENT: Final = 0x200
 """`SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK`: the bit that says that the parent is in another process."""
 
 
-class Resource(msgspec.Struct, frozen=True):
+class Resource(msgspec.Struct, frozen=True, gc=False):
     """Who emitted: the service's name and the attributes that contracts may select on."""
 
     service: str | None = None
     attributes: dict[str, str] = {}
 
 
-class RawEvent(msgspec.Struct, frozen=True):
+class RawEvent(msgspec.Struct, frozen=True, gc=False):
     """A span event; attributes are restricted like the span's."""
 
     name: str
     attributes: dict[str, Value] = {}
 
 
-class RawSpan(msgspec.Struct, frozen=True):
+class RawSpan(msgspec.Struct, frozen=True, gc=False):
     """A span as it was sent. Ids are lower-case hex, times Unix nanoseconds, `kind` an OTLP number.
 
     `attributes` holds only keys that some dialect reads (`semconv.wanted`). A value longer than
-    `PARSE_LIMIT` is its head; `cut` then has, under its key, the note to show after it.
+    `PARSE_LIMIT` is its head; `cut` then has, under its key, the note to show after it. `size` is
+    the length of the whole span as it was sent, 0 when that is not known.
     """
 
     trace_id: str
@@ -58,6 +59,15 @@ class RawSpan(msgspec.Struct, frozen=True):
     resource: Resource = Resource()
     scope: str = ""
     cut: dict[str, str] = {}
+    size: int = 0
+
+
+def label(value: Value) -> str | None:
+    """A name or id within `NAME_LIMIT`; None when the value names nothing."""
+    if value.__class__ is str and 0 < len(value) <= NAME_LIMIT and not value.isspace():
+        return value
+    text = text_of(value)
+    return text and name(text)
 
 
 def text_of(value: Value) -> str | None:

@@ -15,78 +15,97 @@ A turn is every assistant message up to the next other one: some dialects write 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
 
 from monitor.model import Message, Omitted, Unseen, digest
-from monitor.semconv.messages import Read
-
-T = TypeVar("T")
-
-
-class Trimmed(NamedTuple):
-    """Kept messages; what was left out; the evidence that something is missing from the kept."""
-
-    messages: tuple[Message, ...]
-    omitted: Omitted | None
-    unseen: Unseen | None
+from monitor.semconv.messages import Read, read
+from monitor.semconv.parts import role_of
 
 
-def trim(
-    history: Sequence[T],
-    read: Callable[[T], Read],
-    raw: Callable[[T], bytes],
-    *,
-    system: Message | None = None,
-    everything: bool = False,
-) -> Trimmed:
+class History(Protocol):
+    """Messages of an input, read one by one."""
+
+    def __len__(self) -> int: ...
+
+    def role(self, index: int) -> str:
+        """The message's role, for less than reading it takes."""
+
+    def read(self, index: int) -> Read: ...
+
+    def raw(self, index: int) -> bytes:
+        """The message as it was sent, for the digest of what is omitted."""
+
+
+class JsonHistory:
+    """A history of messages that are still JSON."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Sequence[msgspec.Raw]) -> None:
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def role(self, index: int) -> str:
+        return role_of(self._items[index])
+
+    def read(self, index: int) -> Read:
+        return read(self._items[index])
+
+    def raw(self, index: int) -> bytes:
+        return bytes(self._items[index])
+
+
+Trimmed = tuple[tuple[Message, ...], Omitted | None, Unseen | None]
+"""Kept messages; what was left out; the evidence that something is missing from the kept."""
+
+
+def trim(history: History, *, system: Message | None = None, everything: bool = False) -> Trimmed:
     """Reads only the messages that are kept, so that the work is linear in what is new.
 
-    `raw` gives the bytes of a message for the digest of what is omitted. `system`: instructions
-    that the span carries beside its history; they count as its first message.
+    `system`: instructions that the span carries beside its history; they count as its first
+    message.
     """
-    first = [] if system is None else [(system, None)]
-    if everything:
-        return _joined([*first, *map(read, history)], None)
+    head: list[Read] = [] if system is None else [(system, None)]
     tail: list[Read] = []
     start = len(history)
     turn = False
-    while start:
-        message = read(history[start - 1])
-        if message[0].role == "assistant":
-            turn = True
-        elif turn:
-            break
-        elif message[0].role == "user" and message[0].text is not None:
-            return _joined([*first, *map(read, history)], None)
-        tail.append(message)
+    while start and not (turn and history.role(start - 1) != "assistant"):
         start -= 1
-    tail.reverse()
-    head, kept = _heads(history, read, start, want_system=system is None)
-    heads = [*first, *head]
-    left_out = [raw(item) for i, item in enumerate(history[:start]) if i not in kept]
-    omitted = Omitted(at=len(heads), count=len(left_out), digest=digest(*left_out))
-    return _joined([*heads, *tail], omitted if left_out else None)
-
-
-def _heads(
-    history: Sequence[T], read: Callable[[T], Read], end: int, *, want_system: bool
-) -> tuple[list[Read], set[int]]:
-    """The first system and the first user message before `end`, and their places."""
-    found: list[Read] = []
-    places: set[int] = set()
-    for index in range(end):
-        message = read(history[index])
-        role = message[0].role
-        if (role == "system" and want_system) or role == "user":
-            found.append(message)
-            places.add(index)
-            want_system = False
-        if role == "user":
+        found = history.read(start)
+        tail.append(found)
+        role = found[0].role
+        turn = turn or role == "assistant"
+        everything = everything or (not turn and role == "user" and found[0].text is not None)
+        if everything:
             break
-    return found, places
+    tail.reverse()
+    if everything:
+        return _joined(head + [history.read(i) for i in range(start)] + tail)
+    omitted: list[bytes] = []
+    spoken = False
+    for index in range(start):
+        if not spoken:
+            found = history.read(index)
+            role = found[0].role
+            spoken = role == "user"
+            if spoken or (role == "system" and not head):
+                head.append(found)
+                continue
+        omitted.append(history.raw(index))
+    if not omitted:
+        return _joined(head + tail)
+    return _joined(head + tail, Omitted(len(head), len(omitted), digest(b",".join(omitted))))
 
 
-def _joined(reads: list[Read], omitted: Omitted | None) -> Trimmed:
-    unseen = next((why for _, why in reads if why is not None), None)
-    return Trimmed(tuple(message for message, _ in reads), omitted, unseen)
+def _joined(reads: list[Read], omitted: Omitted | None = None) -> Trimmed:
+    unseen = None
+    for _, why in reads:
+        if why is not None:
+            unseen = why
+            break
+    return tuple([message for message, _ in reads]), omitted, unseen
