@@ -81,13 +81,13 @@ class _Show:
     def advise(self, settings: Settings) -> None:
         gateway = f"http://{settings.gateway_listen}"
         broker = settings.kafka_bootstrap
-        for name, text in {
-            "your own agent": f"OTEL_EXPORTER_OTLP_ENDPOINT={gateway} "
-            "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
-            "contracts": f"{settings.contracts} (read again when they change)",
-            "events": f"{variable('kafka_bootstrap')}={broker} agenttrust watch --json",
-            "stop": "Ctrl-C",
-        }.items():
+        for name, text in (
+            ("your own agent", f"OTEL_EXPORTER_OTLP_ENDPOINT={gateway}"),
+            ("", "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"),
+            ("contracts", f"{settings.contracts} (read again when they change)"),
+            ("events", f"{variable('kafka_bootstrap')}={broker} agenttrust watch --json"),
+            ("stop", "Ctrl-C"),
+        ):
             entry = Text.assemble((f"{name:15}", "bold"), plain(text, 1000))
             self.console.print(entry, soft_wrap=True)
 
