@@ -146,7 +146,7 @@ def spans(data: bytes) -> Iterator[RawSpan | BadSpan]:
             scope = (inner.scope and inner.scope.name) or ""
             for n, item in enumerate(inner.spans or ()):
                 try:
-                    yield _raw(_read_span(item), origin, scope, len(bytes(item)))
+                    yield _raw(_span.decode(item), origin, scope, len(bytes(item)))
                 except BadIdError as error:
                     found = _trace_id(item)
                     yield BadSpan(found, "bad_id", str(error), place(r, s, n), bytes(item))
@@ -157,20 +157,26 @@ def spans(data: bytes) -> Iterator[RawSpan | BadSpan]:
 
 def _parsed(data: bytes) -> _Request | str:
     """The request, or why it is none."""
-    try:
-        return _request.decode(data)
-    except RecursionError:
-        pass
-    except (msgspec.DecodeError, UnicodeError) as error:
-        return f"not a JSON trace request: {error}"
-    try:
-        return _request.decode(_shallow(data))
-    except _UNREADABLE as error:
-        return f"not a JSON trace request: {error}"
+    error: Exception | None = None
+    for attempt in (bytes, _mended, _shallow):
+        try:
+            return _request.decode(attempt(data))
+        except RecursionError:
+            error = error or ValueError("nested too deep")
+        except (msgspec.DecodeError, UnicodeError) as wrong:
+            error = error or wrong
+    return f"not a JSON trace request: {error}"
+
+
+def _mended(data: bytes) -> bytes:
+    """With U+FFFD for halves of surrogate pairs, which JavaScript writes where it cuts a text."""
+    text = data.decode("utf-8", "surrogateescape")
+    return without_lone_surrogates(text).encode("utf-8", "surrogateescape")
 
 
 def _shallow(data: bytes) -> bytes:
-    """The JSON with a 0 for whatever lies too deep: only the span that holds it fails to decode."""
+    """With a 0 for whatever lies too deep, so that only the span that holds it fails to decode."""
+    data = _mended(data)
     kept: list[bytes] = []
     depth = start = 0
     for token in _TOKEN.finditer(data):
@@ -186,16 +192,6 @@ def _shallow(data: bytes) -> bytes:
     if depth <= _JSON_DEPTH:
         kept.append(data[start:])
     return b"".join(kept)
-
-
-def _read_span(item: msgspec.Raw) -> _Span:
-    try:
-        return _span.decode(item)
-    except (msgspec.DecodeError, UnicodeError):
-        text = bytes(item).decode()
-        if (mended := without_lone_surrogates(text)) is text:
-            raise
-        return _span.decode(mended)
 
 
 def _raw(span: _Span, origin: Resource, scope: str, size: int) -> RawSpan:
