@@ -160,7 +160,17 @@ def _nearly_json(text: str) -> Shown:
     if value is not None:
         return shown_json(msgspec.json.encode(value).decode())
     kept, unseen = plain(text)
-    return kept, unseen if lenient(text, partial=True) is None else "content_truncated"
+    return kept, "content_truncated" if _is_cut_off(text) else unseen
+
+
+def _is_cut_off(text: str) -> bool:
+    """Whether the text is the beginning of a JSON object or array whose end is missing."""
+    depth = 0
+    for bracket in _BRACKET.finditer(_STRING.sub("", text)):
+        depth += 1 if bracket[0] in "[{" else -1
+        if depth == 0:
+            return False
+    return lenient(text, partial=True) is not None
 
 
 def plain(text: str) -> Shown:
