@@ -46,6 +46,9 @@ WRITE_HINTS: Final = (
 )
 """Parts of the names of tools that act, in lower case."""
 
+LISTED: Final = 200
+"""Findings listed of one answer."""
+
 QUOTE_MIN: Final = 3
 """Characters from which on a quoted span is a claim."""
 
@@ -94,9 +97,7 @@ class GroundingMonitor:
         in the answer or in a result.
         """
         if answer is None or not answer.strip():
-            return Judgement(
-                later=(self._finding("EMPTY_ANSWER", "answer", "the answer is empty", None),)
-            )
+            return Judgement(later=(self._blank(),))
         findings: list[Finding] = []
         undecided: list[str] = []
         lowered = answer.lower()
@@ -166,7 +167,14 @@ class GroundingMonitor:
                     message = "the answer claims an action that no successful call backs"
                     add("UNSUPPORTED_ACTION_CLAIMED", claim, message, start, end)
         undecided += corpus.exhausted()
-        return Judgement(later=tuple(findings), undecided=tuple(undecided))
+        return Judgement(later=tuple(findings[:LISTED]), undecided=tuple(undecided))
+
+    def judge_blank(self, answer: str | None) -> Finding | None:
+        """The first check alone."""
+        return None if answer is not None and answer.strip() else self._blank()
+
+    def _blank(self) -> Finding:
+        return self._finding("EMPTY_ANSWER", "answer", "the answer is empty", None)
 
     def _finding(self, check: str, subject: str, message: str, evidence: str | None) -> Finding:
         code = f"SAFETY_{check}"
