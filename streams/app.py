@@ -28,7 +28,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Literal, get_args
 
 import faust
@@ -40,20 +40,21 @@ from streams.dead_letters import DeadLetters
 from streams.errors import UserError
 from streams.evaluate import Evaluate
 from streams.events import EventWriter
-from streams.ingest import Ingest, Received
-from streams.journal_log import JournalLog, Raw
+from streams.ingest import Ingest
 from streams.patience import words
 from streams.policy_sets import PolicySetLog, PolicySource
 from streams.processes import until_stopped
 from streams.sender import KafkaPublisher, Sender
 from streams.settings import Settings
 from streams.store import RedisStore
+from streams.topic_log import Raw, TopicLog
+from streams.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
 Role = Literal["ingest", "evaluate"]
-Handler = Callable[[list[Any]], Awaitable[Callable[[Any], bool]]]
-"""Takes Faust events of one batch; gives which of them may be acknowledged."""
+Handler = Callable[[list[Raw]], Awaitable[frozenset[int] | None]]
+"""Takes a batch; gives the partitions whose records may be acknowledged, None for all."""
 
 TAKE: Final = 16
 """Records of a batch at most: a batch must take a fraction of a second."""
@@ -100,16 +101,27 @@ def build(settings: Settings, role: Role, folder: str) -> faust.App:
 class Worker:
     """One role: its Faust app, the batch in hand, and how it ends."""
 
-    def __init__(self, settings: Settings, role: Role, folder: str) -> None:
+    def __init__(self, settings: Settings, role: Role, topic: str, folder: str) -> None:
         self.app = build(settings, role, folder)
-        self.role = role
+        self._log = TopicLog(settings, topic, app_id(settings, role))
+        self._watchdog = Watchdog(self._log, join=max(60.0, 6 * settings.session_timeout))
+        self._topic = topic
         self._busy = asyncio.Lock()
         self._stopping = False
 
-    def consume(self, topic: str, handle: Handler) -> None:
-        """Hands batches of a topic to `handle` and acknowledges what it says is done."""
+    @property
+    def log(self) -> TopicLog:
+        """The role's topic, read beside its consumer group. Started by `run`."""
+        return self._log
+
+    def consume(self, handle: Handler) -> None:
+        """Hands batches of the topic to `handle` and acknowledges what it says is done."""
         channel = self.app.topic(
-            topic, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
+            self._topic,
+            key_type=bytes,
+            value_type=bytes,
+            key_serializer="raw",
+            value_serializer="raw",
         )
 
         async def agent(stream: Any) -> None:
@@ -117,40 +129,73 @@ class Worker:
                 async with self._busy:
                     if self._stopping:
                         continue  # read again by whoever comes next
-                    done = await handle(batch)
+                    with self._watchdog.batch():
+                        done = await handle([_raw(event.message) for event in batch])
                     for event in batch:
-                        if done(event.message):
+                        if done is None or event.message.partition in done:
                             event.ack()
 
-        self.app.agent(channel, name=f"{self.role}-{topic}", concurrency=1)(agent)
+        name = f"{self.app.conf.id}-agent"
+        self.app.agent(channel, name=name, concurrency=1)(agent)
 
-    async def run(self, stop: asyncio.Event, *background: Awaitable[None]) -> None:
+    def assignment(
+        self, assign: Callable[[Sequence[int]], None], revoke: Callable[[], None]
+    ) -> None:
+        """Tells the role which partitions are its own."""
+
+        @self.app.on_partitions_revoked.connect(weak=False)
+        async def revoked(*_: Any, **__: Any) -> None:
+            self._watchdog.assign(None)
+            revoke()
+
+        @self.app.on_partitions_assigned.connect(weak=False)
+        async def assigned(_: Any, assigned: Any, **__: Any) -> None:
+            mine = sorted(tp.partition for tp in assigned if tp.topic == self._topic)
+            log.info("partitions of %s: %s", self._topic, mine)
+            self._watchdog.assign(mine)
+            assign(mine)
+
+    async def run(self, stop: asyncio.Event, background: Coroutine[Any, Any, None]) -> None:
         """Runs until `stop` is set; finishes the batch in hand and commits. Raises what crashed."""
-        await self.app.start()
-        tasks = [asyncio.ensure_future(work) for work in background]
-        waits = [
-            asyncio.ensure_future(stop.wait()),
-            asyncio.ensure_future(self.app.wait_until_stopped()),
-        ]
-        try:
-            await asyncio.wait([*tasks, *waits], return_when=asyncio.FIRST_COMPLETED)
-            if stop.is_set():
-                self._stopping = True
-                async with self._busy:
-                    log.info("stopping: the last batch is done")
-        finally:
-            for task in (*tasks, *waits):
-                task.cancel()
-            ended = await asyncio.gather(*tasks, *waits, return_exceptions=True)
-            reason = self.app.crash_reason
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_GRACE):
-                    await self.app.stop()
-        if isinstance(reason, BaseException):
-            raise reason
+        async with self._log:
+            start = asyncio.ensure_future(self.app.start())
+            tasks: list[asyncio.Future[Any]] = [
+                asyncio.ensure_future(self._crash(start)),
+                asyncio.ensure_future(background),
+                asyncio.ensure_future(self._watchdog.follow()),
+                asyncio.ensure_future(stop.wait()),
+            ]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                if stop.is_set():
+                    self._stopping = True
+                    async with self._busy:
+                        log.info("stopping: the last batch is done")
+            finally:
+                for task in tasks:
+                    task.cancel()
+                ended = await asyncio.gather(*tasks, return_exceptions=True)
+                await self._leave(start)
         for outcome in ended:
             if isinstance(outcome, Exception):
                 raise outcome
+
+    async def _crash(self, start: asyncio.Future[None]) -> None:
+        """Ends when Faust does; raises what made it end."""
+        await start
+        await self.app.wait_until_stopped()
+        if isinstance(self.app.crash_reason, Exception):
+            raise self.app.crash_reason
+
+    async def _leave(self, start: asyncio.Future[None]) -> None:
+        """Commits and leaves the group, so that the others need not wait for the session's end."""
+        with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+            async with asyncio.timeout(_GRACE):
+                if start.done():
+                    await self.app.stop()
+                else:
+                    start.cancel()
+                    await start
 
 
 # -- the roles -------------------------------------------------------------------------------
@@ -163,6 +208,7 @@ async def ingest(settings: Settings, stop: asyncio.Event) -> None:
             policy = PolicySource(settings, plan.contracts.name, sender)
             await policy.refresh()
             role = Ingest(
+                spans=plan.spans.name,
                 journal=plan.journal.name,
                 partitions=settings.partitions,
                 services=settings.services,
@@ -170,30 +216,19 @@ async def ingest(settings: Settings, stop: asyncio.Event) -> None:
                 sender=sender,
                 dead_letters=_dead_letters(settings),
             )
-            worker = Worker(settings, "ingest", folder)
-
-            async def handle(batch: list[Any]) -> Callable[[Any], bool]:
-                await role.handle(
-                    [
-                        Received(m.topic, m.partition, m.offset, _milliseconds(m), m.value)
-                        for m in (event.message for event in batch)
-                    ]
-                )
-                return lambda _: True
-
-            worker.consume(plan.spans.name, handle)
+            worker = Worker(settings, "ingest", plan.spans.name, folder)
+            worker.assignment(lambda _: None, lambda: None)
+            worker.consume(role.handle)
             await worker.run(stop, policy.follow())
 
 
 async def evaluate(settings: Settings, stop: asyncio.Event) -> None:
     plan = topics.plan(settings)
-    group = app_id(settings, "evaluate")
     with _folder() as folder:
         async with (
             _store(settings) as store,
             Sender(settings) as sender,
             PolicySetLog(settings, plan.contracts.name) as sets,
-            JournalLog(settings, plan.journal.name, group) as journal_log,
         ):
             writer = EventWriter(
                 labels=plan.labels.name,
@@ -207,39 +242,20 @@ async def evaluate(settings: Settings, stop: asyncio.Event) -> None:
                 settle_delay=round(settings.settle_delay * 1000),
                 idle_timeout=round(settings.idle_timeout * 1000),
             )
+            worker = Worker(settings, "evaluate", plan.journal.name, folder)
             role = Evaluate(
                 journal=plan.journal.name,
                 partitions=settings.partitions,
                 state_ttl=settings.state_ttl,
                 engine=engine,
                 store=store,
-                journal_log=journal_log,
+                journal_log=worker.log,
                 policy_sets=sets,
                 sender=sender,
                 dead_letters=_dead_letters(settings),
             )
-            worker = Worker(settings, "evaluate", folder)
-
-            @worker.app.on_partitions_revoked.connect(weak=False)
-            async def revoked(*_: Any, **__: Any) -> None:
-                role.revoke()
-
-            @worker.app.on_partitions_assigned.connect(weak=False)
-            async def assigned(_: Any, assigned: Any, **__: Any) -> None:
-                mine = sorted(tp.partition for tp in assigned if tp.topic == plan.journal.name)
-                log.info("partitions: %s", mine)
-                role.assign(mine)
-
-            async def handle(batch: list[Any]) -> Callable[[Any], bool]:
-                done = await role.handle(
-                    [
-                        Raw(m.partition, m.offset, _milliseconds(m), m.value)
-                        for m in (event.message for event in batch)
-                    ]
-                )
-                return lambda message: message.partition in done
-
-            worker.consume(plan.journal.name, handle)
+            worker.assignment(role.assign, role.revoke)
+            worker.consume(role.handle)
             await worker.run(stop, role.follow())
 
 
@@ -249,8 +265,9 @@ _ROLES: Final[dict[Role, Callable[[Settings, asyncio.Event], Awaitable[None]]]] 
 }
 
 
-def _milliseconds(message: Any) -> int:
-    return round(message.timestamp * 1000) if message.timestamp is not None else 0
+def _raw(message: Any) -> Raw:
+    timestamp = 0 if message.timestamp is None else round(message.timestamp * 1000)
+    return Raw(message.partition, message.offset, timestamp, message.value)
 
 
 def _dead_letters(settings: Settings) -> DeadLetters:

@@ -33,10 +33,10 @@ from monitor.ports import Watermark
 from streams.dead_letters import DeadLetters
 from streams.events import Message
 from streams.journal import Packer, decode
-from streams.journal_log import JournalLog, Raw
 from streams.policy_sets import PolicySetLog
 from streams.sender import Sender
 from streams.store import RedisStore
+from streams.topic_log import Raw, TopicLog
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Evaluate:
         state_ttl: float,
         engine: Engine,
         store: RedisStore,
-        journal_log: JournalLog,
+        journal_log: TopicLog,
         policy_sets: PolicySetLog,
         sender: Sender,
         dead_letters: DeadLetters,

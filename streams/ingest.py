@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import msgspec
-
 from monitor.model import Lost, Observed
 from monitor.semconv import RawSpan, normalise
 from streams import otlp
@@ -20,16 +18,7 @@ from streams.events import Message
 from streams.journal import Packer
 from streams.policy_sets import PolicySource
 from streams.sender import Sender
-
-
-class Received(msgspec.Struct, frozen=True, gc=False):
-    """A message as it came from Kafka; `timestamp` in milliseconds."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    value: bytes | None
+from streams.topic_log import Raw
 
 
 class Ingest:
@@ -38,6 +27,7 @@ class Ingest:
     def __init__(
         self,
         *,
+        spans: str,
         journal: str,
         partitions: int,
         services: Sequence[str],
@@ -45,6 +35,7 @@ class Ingest:
         sender: Sender,
         dead_letters: DeadLetters,
     ) -> None:
+        self._spans = spans
         self._journal = journal
         self._partitions = partitions
         self._services = frozenset(services)
@@ -52,7 +43,7 @@ class Ingest:
         self._sender = sender
         self._dead = dead_letters
 
-    async def handle(self, batch: Sequence[Received]) -> None:
+    async def handle(self, batch: Sequence[Raw]) -> None:
         """Returns when the batch may be acknowledged."""
         packer = Packer(self._policy.digest, self._partitions)
         letters: list[Message] = []
@@ -64,10 +55,10 @@ class Ingest:
         ]
         await self._sender.send([*letters, *records])
 
-    def _read(self, message: Received, packer: Packer) -> list[Message]:
+    def _read(self, message: Raw, packer: Packer) -> list[Message]:
         """Puts a message's arrivals into the packer; gives its dead letters."""
         letters = []
-        origin = f"{message.topic}:{message.partition}:{message.offset}"
+        origin = f"{self._spans}:{message.partition}:{message.offset}"
         for place, found in enumerate(otlp.decode(message.value or b"")):
             source = f"{origin}:{place}"
             if isinstance(found, RawSpan):

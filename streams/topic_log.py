@@ -1,4 +1,4 @@
-"""Reading the journal beside the consumer group: checks at take-over, rebuilds, replays.
+"""Reading a topic beside its consumer group: checks at take-over, rebuilds, replays, lag.
 
 Works on brokers that report end offsets too low or answer `not found` with offset 0, as the
 embedded one does: an end is only believed when a read at that place stays empty as well.
@@ -24,7 +24,7 @@ _WAIT: Final = 3.0
 
 
 class Raw(msgspec.Struct, frozen=True, gc=False):
-    """A journal record as Kafka has it; `timestamp` in milliseconds."""
+    """A record as Kafka has it; `timestamp` in milliseconds."""
 
     partition: int
     offset: int
@@ -32,8 +32,8 @@ class Raw(msgspec.Struct, frozen=True, gc=False):
     value: bytes | None
 
 
-class JournalLog:
-    """One topic's log, read by partition and offset. Use as `async with JournalLog(…) as log`.
+class TopicLog:
+    """One topic's log, read by partition and offset. Use as `async with TopicLog(…) as log`.
 
     Reads one partition at a time; outages are waited for, then raised.
     """
@@ -137,7 +137,7 @@ class JournalLog:
                         return None
                     return found.get(place, [])
 
-                found = await patiently("Kafka: journal", fetch, FAILURES)
+                found = await patiently("Kafka: records", fetch, FAILURES)
                 if found is None:
                     return
                 if not found and (await self.ends([partition]))[partition] <= position:
