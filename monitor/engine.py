@@ -10,7 +10,7 @@ ports that they give it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from monitor.fold import NeedContent, Work, fail, fold
@@ -46,12 +46,15 @@ class Engine:
         *,
         settle_delay: int = 5_000,
         idle_timeout: int = 300_000,
+        on_fold_error: Callable[[str, Exception], None] | None = None,
     ) -> None:
+        """`on_fold_error` is told of a trajectory that the fold broke on; it may raise."""
         self._store = store
         self._publisher = publisher
         self._policy_sets = policy_sets
         self._settle_delay = settle_delay
         self._idle_timeout = idle_timeout
+        self._on_fold_error = on_fold_error or (lambda _trajectory, _error: None)
         self._benches: dict[str, Bench] = {}
 
     async def apply(
@@ -174,22 +177,23 @@ class _Batch:
             policy_set = arrival.policy_set
         bench = await self._engine.bench(policy_set)
         before = len(work.new_content)
-        events = await self._attempt(work, arrival, record, policy_set, bench)
+        events = await self._attempt(work, arrival, record, bench)
         self._events += events
         self._bytes += 500 * len(events)
         if isinstance(arrival, Observed) and len(work.new_content) > before:
             self._bytes += len(work.new_content[arrival.span.span_id])
 
     async def _attempt(
-        self, work: Work, arrival: Arrival, record: Record, policy_set: str, bench: Bench
+        self, work: Work, arrival: Arrival, record: Record, bench: Bench
     ) -> list[Event]:
         offset, time = record.offset, record.timestamp
         while True:
             try:
-                return fold(work, arrival, offset, time, policy_set, bench)
+                return fold(work, arrival, offset, time, bench)
             except NeedContent:
                 pass
-            except Exception:  # noqa: BLE001 - deterministic: this trajectory ends, others go on
+            except Exception as error:  # noqa: BLE001 - deterministic: it ends, the others go on
+                self._engine._on_fold_error(work.trajectory, error)
                 return fail(work, offset, time, bench)
             work.add_content(await self._load_content(work.trajectory))
 

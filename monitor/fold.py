@@ -39,6 +39,7 @@ from monitor.rge import (
     encode_head,
     extend,
     known,
+    new_head,
     rebuild,
     revive,
 )
@@ -82,8 +83,8 @@ class Work:
             revive(self.head, bench)
             self._revived = True
 
-    def begin(self, policy_set: str, time: int) -> Head:
-        self.head = Head(self.trajectory, policy_set, first=time, last=time)
+    def begin(self, bench: Bench, time: int) -> Head:
+        self.head = new_head(self.trajectory, bench, time)
         self.gone, self._revived = False, True
         return self.head
 
@@ -141,15 +142,13 @@ def span_digest(data: bytes) -> str:
     return digest(data, size=8)
 
 
-def fold(
-    work: Work, arrival: Arrival, offset: int, time: int, policy_set: str, bench: Bench
-) -> list[Event]:
+def fold(work: Work, arrival: Arrival, offset: int, time: int, bench: Bench) -> list[Event]:
     """Events that follow from one arrival. `bench` holds the policy set that the trajectory is
-    pinned to, or for one that begins here, `policy_set`."""
+    pinned to, or for one that begins here, the one that it is to be pinned to."""
     if isinstance(arrival, Close):
         return _close(work, arrival, time, bench)
     work.revive(bench)
-    head = work.head or work.begin(policy_set, time)
+    head = work.head or work.begin(bench, time)
     if isinstance(arrival, Observed):
         events = _span(work, head, arrival.span, time, bench)
         head = work.head or head
@@ -326,6 +325,7 @@ def _facts(head: Head) -> tuple[object, ...]:
     """What coverage and steps rest on, to tell whether a late span has changed them."""
     return (
         head.print,
+        head.agent,
         len(head.roots),
         bool(head.missing),
         bool(head.gaps),

@@ -311,8 +311,10 @@ def _revise(
         digest(head.trajectory, contract.contract, str(contract.version), f.code, f.subject): f
         for f in found.findings
     }
-    new = {name: f for name, f in raised.items() if name not in standing.raised}
-    gone = {name: f for name, f in standing.raised.items() if name not in raised}
+    before = standing.raised
+    # One that now stands at another step, since an earlier one has come to light, is raised again.
+    new = {n: f for n, f in raised.items() if n not in before or before[n].step != f.step}
+    gone = {name: f for name, f in before.items() if name not in raised}
     said = _saying(found, tuple(f.code for f in raised.values()), head)
     changed = said != standing.said
     standing.revision += changed
@@ -339,7 +341,7 @@ def _saying(found: Assessment, codes: tuple[str, ...], head: Head) -> tuple[obje
         list(codes),
         list(found.coverage.reasons),
         {**found.layers},
-        head.print if head.closed is not None else None,
+        [head.print, head.agent] if head.closed is not None else None,
     )
 
 

@@ -572,6 +572,7 @@ def _quoted(calls: list[LogicalCall], turns: list[Turn]) -> list[str]:
                 asked[call_id] = request.tool
                 if not first and call_id not in by_id:
                     call = _call(request, turn, index)
+                    call.requested = False  # the turn that asked for it is not known
                     call.position = turn.place.position(number * 1000 + index - 1_000_000)
                     by_id[call_id] = [call]
                     calls.append(call)

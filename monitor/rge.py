@@ -173,6 +173,12 @@ class Head(msgspec.Struct, omit_defaults=True):
     agent_turns: bool = False
     tools_seen: bool = False
     asked: bool = False
+    requested: bool = False
+    """Some call was requested by a turn;"""
+    nameless_request: bool = False
+    """one of them without an id;"""
+    nameless_run: bool = False
+    """some tool span has none: then spans and requests are matched by looking at all of them."""
     calls: int = 0
     steps: int = 0
     tail: Position | None = None
@@ -223,6 +229,12 @@ class Known(msgspec.Struct, array_like=True, gc=False):
 
     digest: str
     place: Place
+
+
+def new_head(trajectory: str, bench: Bench, time: int) -> Head:
+    """A trajectory that begins at this journal time, pinned to the policy set of `bench`."""
+    standings = [Standing() for _ in bench.judges]
+    return Head(trajectory, bench.policy_set.digest, time, time, standings=standings)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -401,13 +413,16 @@ def rebuild(
     head.agent_turns = any(turn.place.kind == "agent" for turn in prefix.turns)
     head.mute = any(turn.mute for turn in prefix.turns)
     head.asked = bool(prefix.requests)
+    head.requested = any(call.requested for call in prefix.calls)
+    head.nameless_request = any(c.requested and c.call_id is None for c in prefix.calls)
+    head.nameless_run = any(s.kind == "tool" and s.call_id is None for s in spans.values())
     head.calls = len(prefix.calls)
     head.steps = prefix.steps
     head.depth = prefix.depth
     head.output_unseen = sorted({turn.hidden for turn in prefix.turns if turn.hidden})
     ends = [turn.place.position() for turn in prefix.turns]
     ends += [at.position() for at in prefix.places.values() if at.kind == "agent"]
-    ends += [call.position for call in prefix.calls]
+    ends += [call.position._replace(order=0) for call in prefix.calls]
     head.tail = max(ends, default=None)
     _judge_all(head, prefix, bench)
     return prefix, _index(head, prefix, spans, digests)
@@ -486,8 +501,6 @@ def _identify(head: Head, prefix: Prefix, spans: Mapping[str, Span], bench: Benc
 
 def bind(head: Head, bench: Bench) -> None:
     """Binds the contracts that apply to what is known of agent, service and attributes."""
-    while len(head.standings) < len(bench.judges):
-        head.standings.append(Standing())
     for standing, judge in zip(head.standings, bench.judges, strict=True):
         standing.bound = any(
             judge.contract.applies(service, attributes, head.agents) == "yes"
@@ -658,6 +671,7 @@ def _append_turn(
     if not at.in_tool and request_text(span, first=not head.asked):
         head.steps += 1
         head.asked = True
+    head.requested = head.requested or bool(asked)
     head.tail = here
     head.mute = head.mute or mute
     if reason := span.unseen.get("output"):
@@ -750,16 +764,18 @@ def _append_run(
         if mark[:1] != b"w":
             return False
         call = next(c for c in head.window if c.call_id == span.call_id)
-        if call.executed or call.tool != span.tool:
+        if call.executed or not call.requested or call.tool != span.tool:
             return False
         report(call, [span], at)
         _slim(call, bench.ruled)
     else:
-        loose = [c for c in head.window if not c.executed and c.requested]
-        if span.call_id is not None:
-            loose = [c for c in loose if c.call_id is None]
-        if loose or head.not_run or (head.tail is not None and at.position() <= head.tail):
+        if head.nameless_request or (head.nameless_run and head.requested):
             return False
+        if span.call_id is None and (head.not_run or not all(c.executed for c in head.window)):
+            return False
+        if head.tail is not None and at.position() <= head.tail:
+            return False
+        head.nameless_run = head.nameless_run or span.call_id is None
         call = unrequested(span, at, span.call_id)
         report(call, [span], at)
         head.tail = at.position()
