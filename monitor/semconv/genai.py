@@ -157,6 +157,8 @@ def _outputs(raw: RawSpan, content: Content, key: str) -> None:
     for item in found:
         message, why = messages.read(item)
         outputs.append(message)
+        if why is None and message.text is None and not (message.calls or message.results):
+            why = "content_hidden"  # nothing that a model says is nothing: its parts were left out
         if unseen is None:
             unseen = why
     content.outputs = tuple(outputs)
