@@ -92,7 +92,7 @@ class Board:
         table.add_column("steps", justify="right", width=5)
         table.add_column("verdict", no_wrap=True, width=10)
         table.add_column("phase", no_wrap=True, width=11)
-        table.add_column("codes", overflow="fold", min_width=26)
+        table.add_column("codes", overflow="fold", min_width=29)
         for (trajectory, contract), label in shown:
             cells = [Text(plain(trajectory[:8], 8))]
             if named:
