@@ -85,3 +85,86 @@ def cases(draw):
         if draw(st.booleans()):
             case[field] = draw(strategy)
     return case
+
+
+# -- many, quickly: the same ingredients from a seeded generator ----------------------------
+
+WORDS = [
+    "SKU-42", "SKU-421", "sku-42", "A-1", "é12", "12é", "1000", "48.0", "48.00", "1,234.50", "٣٣",
+    "has been closed", "The ticket has been closed", "updated SUCCESSFULLY", "closed the ticket",
+    '"', "“", "”", '"ab"', '"abc"', "“wireless mouse”", '"İst"', "“Straße”", "notes", "NOTES",
+    "Status", "en", "wireless mouse", "ΑΣ", "-", "TICKET-9-10", "7", "\u2003", "",
+]  # fmt: skip
+SCALARS = [
+    None, True, False, 0, 1, 10, 12, 42, -7, 2**70, 0.0, -0.0, 48.0, 1e16, 1e-7, 12.5, *BLANKS, "true",
+    "10", "48.0", "en", "de", "null", "SKU-42", "a b", "ß", "İ", "wireless MOUSE", "abc", "1000",
+]  # fmt: skip
+
+
+def random_value(rng, depth=2):
+    kind = rng.random()
+    if depth and kind < 0.15:
+        return [random_value(rng, depth - 1) for _ in range(rng.randrange(4))]
+    if depth and kind < 0.35:
+        keys = rng.sample([*FIELDS, ""], rng.randrange(4))
+        return {key: random_value(rng, depth - 1) for key in keys}
+    return rng.choice(SCALARS)
+
+
+def random_case(rng, number):
+    """One of `cases`, a hundred times as fast."""
+
+    def some(names, most):
+        return rng.choices(names, k=rng.randrange(most + 1))
+
+    def maybe(chance, make):
+        return make() if rng.random() < chance else ...
+
+    called = some(TOOLS, 4)
+    answer = rng.choice([" ", "", ". "]).join(some(WORDS, 5))
+    trace = {
+        "tool_calls": [
+            {
+                "tool": tool,
+                "parameters": maybe(
+                    0.8, lambda: {key: random_value(rng) for key in some(FIELDS, 3)}
+                ),
+            }
+            for tool in called
+        ],
+        "tool_results": {
+            key: rng.choice([random_value(rng, 3), some(WORDS, 3), answer])
+            for key in [*(f"{tool}#{at}" for at, tool in enumerate(called)), "stray#9"]
+            if rng.random() < 0.7
+        },
+        "final_answer": maybe(0.9, lambda: answer),
+    }
+    for call in trace["tool_calls"]:
+        if call["parameters"] is ...:
+            del call["parameters"]
+    if trace["final_answer"] is ...:
+        trace["final_answer"] = None
+    case = {
+        "case_id": f"G{number}",
+        "expected_decision": "PASS",
+        "allowed_tools": maybe(0.3, lambda: [*TOOLS[:5], *some(TOOLS, 2)]),
+        "forbidden_tools": maybe(0.3, lambda: some(TOOLS, 1)),
+        "parameter_rules": maybe(
+            0.5,
+            lambda: {
+                tool: {
+                    "required": some(FIELDS, 1),
+                    "forbidden": some(FIELDS, 1),
+                    "allowed_values": {key: some(SCALARS, 9) for key in some(FIELDS, 1)},
+                }
+                for tool in some(TOOLS, 2)
+            },
+        ),
+        "filtered_fields": maybe(0.3, lambda: some(FIELDS, 2)),
+        "expected_trajectory": maybe(0.6, lambda: rng.choice([called, called[1:], some(TOOLS, 3)])),
+        "trajectory_mode": maybe(0.6, lambda: rng.choice(["strict", "relaxed"])),
+        "forbidden_intermediates": maybe(0.3, lambda: some(TOOLS, 1)),
+        "no_repeats": maybe(0.3, lambda: some(TOOLS, 2)),
+        "mock_trace": trace,
+    }
+    return {field: value for field, value in case.items() if value is not ...}
