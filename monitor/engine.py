@@ -17,6 +17,7 @@ from monitor.fold import NeedContent, Work, fail, fold
 from monitor.label import Event
 from monitor.model import Arrival, Close, CloseReason, Observed, Pin, Record
 from monitor.ports import Loaded, PolicySets, Publisher, Saving, Store, Wanted, Watermark
+from monitor.prefix import Prefix, derive
 from monitor.rge import Bench, Head, decode_head, names
 
 SAVE_LIMIT = 1_000_000
@@ -49,12 +50,12 @@ class Engine:
         on_fold_error: Callable[[str, Exception], None] | None = None,
     ) -> None:
         """`on_fold_error` is told of a trajectory that the fold broke on; it may raise."""
-        self._store = store
-        self._publisher = publisher
+        self.store = store
+        self.publisher = publisher
         self._policy_sets = policy_sets
         self._settle_delay = settle_delay
         self._idle_timeout = idle_timeout
-        self._on_fold_error = on_fold_error or (lambda _trajectory, _error: None)
+        self.on_fold_error = on_fold_error or (lambda _trajectory, _error: None)
         self._benches: dict[str, Bench] = {}
 
     async def apply(
@@ -73,8 +74,8 @@ class Engine:
 
     async def closes(self, partition: int, now: int, limit: int = 500) -> list[Close]:
         """Closes that have fallen due, to be written to the journal."""
-        due = await self._store.due(partition, now, limit)
-        _, loaded = await self._store.load(partition, {name: Wanted() for name in due})
+        due = await self.store.due(partition, now, limit)
+        _, loaded = await self.store.load(partition, {name: Wanted() for name in due})
         closes = []
         for name in due:
             data = loaded[name].head
@@ -84,6 +85,11 @@ class Engine:
                 if when <= now:
                     closes.append(Close(name, reason, head.offset))
         return closes
+
+    async def prefix(self, partition: int, trajectory: str) -> Prefix:
+        """The whole prefix of a trajectory as it is stored, for people to read."""
+        _, loaded = await self.store.load(partition, {trajectory: Wanted(content=True)})
+        return derive(Work(trajectory, loaded[trajectory]).spans)
 
     def due(self, head: Head) -> tuple[int, CloseReason]:
         """When a trajectory is closed unless something arrives before."""
@@ -107,7 +113,7 @@ class _Batch:
 
     def __init__(self, engine: Engine, partition: int, epoch: int, *, silent: bool) -> None:
         self._engine = engine
-        self._store = engine._store
+        self._store = engine.store
         self._partition = partition
         self._epoch = epoch
         self._silent = silent
@@ -193,7 +199,7 @@ class _Batch:
             except NeedContent:
                 pass
             except Exception as error:  # noqa: BLE001 - deterministic: it ends, the others go on
-                self._engine._on_fold_error(work.trajectory, error)
+                self._engine.on_fold_error(work.trajectory, error)
                 return fail(work, offset, time, bench)
             work.add_content(await self._load_content(work.trajectory))
 
@@ -207,7 +213,7 @@ class _Batch:
         if mark is None or mark == self._expected:
             return
         if self._events and not self._silent:
-            await self._engine._publisher.publish(self._events)
+            await self._engine.publisher.publish(self._events)
         self._events = []
         changes = {name: self._saving(work) for name, work in self._works.items() if work.changed}
         outcome = await self._store.save(self._partition, self._expected, mark, changes)

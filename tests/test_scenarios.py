@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from monitor.contract import Limits
 from monitor.model import Lost
-from tests.traces import ROOT, SECOND, TRACE, Run, contract, llm, other, root, says, span_id, tool
+from tests.traces import TRACE, Run, contract, llm, other, root, says, span_id, tool
 
 
 def test_01_answer_before_its_tool_span_is_never_a_violation() -> None:
@@ -243,4 +243,5 @@ def test_22_a_trajectory_is_judged_by_the_set_of_its_first_arrival() -> None:
     run.feed(tool(2, "c1", "a"), llm(3, ans="ok"), root())
     assert says(run.close()) == ["trusted final"]
     assert run.label.policy_set == old.digest
-    assert run.label.contract is not None and run.label.contract.version == 3
+    assert run.label.contract is not None
+    assert run.label.contract.version == 3
