@@ -132,6 +132,13 @@ class Selector(Written):
     """Globs on resource attributes."""
 
 
+class Semantic(Written):
+    """Whether readings of the answer by an LLM are asked for, and what they may turn."""
+
+    mode: Literal["off", "advisory", "gate"] = "off"
+    """`advisory`: listed as warnings. `gate`: the label stays open until the reading is in."""
+
+
 class Contract(Rules):
     """A versioned contract."""
 
@@ -141,6 +148,7 @@ class Contract(Rules):
     rationale: StrictStr | None = None
     applies_to: Selector = Selector()
     grounding: Literal["off", "paper"] = "paper"
+    semantic: Semantic = Semantic()
     severity: dict[Code, Severity] = Field(default_factory=dict)
 
     @cached_property

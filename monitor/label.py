@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from monitor import semantic
 from monitor.model import (
     FIRM,
     FOLD_VERSION,
@@ -184,13 +185,27 @@ def assess(head: Head, standing: Standing, judge: Judge, bench: Bench) -> Assess
     else:
         layer("grounding", grounding)
     layer("trajectory", trajectory, active=checks.trajectory is not None)
+    verdict = _verdict(findings, layers)
+    mode = judge.contract.semantic.mode
+    if mode != "off":
+        layers["semantic"], said = semantic.judge(
+            judge.contract, head.reading_of_answer, awaited=head.limit is None
+        )
+        findings += said
+        # A judge never overrides a deterministic rejection, and only a gate turns the rest.
+        if mode == "gate" and verdict != "violated":
+            verdict = _verdict(findings, layers)
+    final = head.closed is not None and (mode != "gate" or layers["semantic"] != "open")
     return Assessment(
-        verdict=_verdict(findings, layers),
-        phase="final" if head.closed else "provisional",
+        verdict=verdict,
+        phase="final" if final else "provisional",
         coverage=reasons.coverage(),
         layers=layers,
         findings=tuple(findings),
-        pending=_pending(head, judge, policy, trajectory),
+        pending=(
+            *_pending(head, judge, policy, trajectory),
+            *(("semantic",) if layers.get("semantic") == "open" else ()),
+        ),
     )
 
 

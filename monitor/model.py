@@ -17,7 +17,7 @@ FOLD_VERSION: Final = 1
 """Version of the judgement. Raised when the same arrivals would give other events."""
 
 SpanKind = Literal["agent", "llm", "tool", "other"]
-Layer = Literal["policy", "grounding", "trajectory"]
+Layer = Literal["policy", "grounding", "trajectory", "semantic"]
 LayerState = Literal["pass", "fail", "open", "unassessed", "off"]
 Verdict = Literal["violated", "unassessed", "open", "trusted"]
 Phase = Literal["provisional", "final"]
@@ -31,6 +31,7 @@ StepType = Literal["user_request", "tool_call", "answer"]
 Execution = Literal["executed", "unknown", "requested"]
 
 LAYERS: Final[tuple[Layer, ...]] = ("policy", "grounding", "trajectory")
+"""The deterministic layers, in the order of the paper; `semantic` stands beside them."""
 
 
 class Struct(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

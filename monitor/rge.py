@@ -219,6 +219,14 @@ class Head(msgspec.Struct, omit_defaults=True):
         )
 
     @property
+    def reading_of_answer(self) -> Reading | None:
+        """The reading of the answer as it now stands; one of superseded content is none."""
+        reading, answer = self.reading, self.answer
+        if reading is None or answer is None or reading.content != answer.digest:
+            return None
+        return reading
+
+    @property
     def settled(self) -> bool:
         """What judges the whole run may speak."""
         return self.closed is not None or self.quiescent

@@ -29,6 +29,7 @@ CODES: Final = (
     "TRAJ_REPEATED_TOOL",
     "TRAJ_MISSING_REQUIRED_TOOL",
     "TRAJ_SEQUENCE_MISMATCH",
+    "SEMANTIC_UNSUPPORTED_CLAIM",
 )
 """Every code that a rule can give, in the order in which the layers and their checks run."""
 
