@@ -20,8 +20,8 @@ from typing import Any, Final, cast
 import pytest
 
 from monitor.errors import InputError, plain
+from monitor.explain import Judged, explain
 from monitor.golden import MODES, SIZE_LIMIT, SUFFIXES, GoldenCase, Mode, evaluate, load_cases
-from monitor.report import Judged, explain
 
 _NAMED: Final = tuple(f".golden{suffix}" for suffix in SUFFIXES)
 
@@ -127,7 +127,7 @@ class GoldenItem(pytest.Item):
         for key in self.case.stray_results:
             self.warn(pytest.PytestWarning(f"result {plain(key)} names no call"))
         judged = Judged(self.case, self.mode, evaluate(self.case, self.mode))
-        if not judged.correct or judged.reason_differs:
+        if not judged.as_expected:
             raise UnexpectedOutcome(explain(judged))
 
     def repr_failure(

@@ -1,4 +1,4 @@
-"""What golden cases came to: scores, CSV, Markdown, JUnit XML, and a failure explained to a person.
+"""What golden cases came to: scores, CSV, Markdown, JUnit XML.
 
 Everything here returns text; who writes it to a file is another matter.
 """
@@ -6,17 +6,15 @@ Everything here returns text; who writes it to a file is another matter.
 from __future__ import annotations
 
 import csv
-import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from io import StringIO
 from typing import Any, Final, NamedTuple
 from xml.etree import ElementTree as ET
 
 from monitor.errors import plain
-from monitor.golden import MODES, GoldenCase, Mode, Outcome
-from monitor.model import Finding
-from monitor.policy import string_form
+from monitor.explain import Judged, explain, told
+from monitor.golden import MODES, Mode
 
 COLUMNS: Final = (
     "case_id",
@@ -30,40 +28,9 @@ COLUMNS: Final = (
     "critical",
     "nanoseconds",
 )
-CONTEXT: Final = 60
-"""Characters of an answer that are shown on either side of a claim."""
-PATH_SHOWN: Final = 40
-"""Steps of a path that are shown around the first difference."""
+"""Of the CSV file."""
 
 _PREFIXES: Final = {"POLICY": "policy", "SAFETY": "grounding", "TRAJ": "trajectory"}
-
-
-class Judged(NamedTuple):
-    """One case in one mode."""
-
-    case: GoldenCase
-    mode: Mode
-    outcome: Outcome
-    nanoseconds: int = 0
-
-    @property
-    def correct(self) -> bool:
-        """The decision is the expected one (a differing reason is told apart, see `reason_differs`)."""
-        return self.outcome.decision == self.case.expected_decision
-
-    @property
-    def reason_differs(self) -> bool:
-        """FULL fails as expected, but for another reason than the case names."""
-        return (
-            self.mode == "FULL"
-            and self.correct
-            and self.case.expected_reason is not None
-            and self.outcome.reason != self.case.expected_reason
-        )
-
-    @property
-    def critical_miss(self) -> bool:
-        return self.case.critical and self.case.expected_decision == "FAIL" and not self.correct
 
 
 class Score(NamedTuple):
@@ -186,12 +153,12 @@ def summary(judged: Sequence[Judged]) -> str:
         for mode, s in found.items()
     ]
     lines += _faults(judged, list(found))
-    wrong = [one for one in judged if one.mode == deciding_mode(judged) and not _as_told(one)]
+    wrong = [one for one in judged if one.mode == deciding_mode(judged) and not one.as_expected]
     if wrong:
         lines += ["", "## Not as expected", "", "| case | expected | actual |", "|---|---|---|"]
         lines += [
-            f"| {_cell(one.case.case_id)} | {_told(one.case.expected_decision, one.case.expected_reason)}"
-            f" | {_told(one.outcome.decision, one.outcome.reason)} |"
+            f"| {_cell(one.case.case_id)} | {told(one.case.expected_decision, one.case.expected_reason)}"
+            f" | {told(one.outcome.decision, one.outcome.reason)} |"
             for one in wrong
         ]
     return "\n".join(lines) + "\n"
@@ -235,14 +202,6 @@ def _cell(text: str) -> str:
     return plain(text).replace("|", "\\|")
 
 
-def _told(decision: str, reason: str | None) -> str:
-    return decision if reason is None else f"{decision} {reason}"
-
-
-def _as_told(one: Judged) -> bool:
-    return one.correct and not one.reason_differs
-
-
 # -- JUnit ---------------------------------------------------------------------------------
 
 _NOT_XML: Final = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -258,7 +217,7 @@ def junit(judged: Sequence[Judged]) -> str:
         "testsuite",
         name=f"golden cases, {mode}",
         tests=str(len(ours)),
-        failures=str(sum(not _as_told(one) for one in ours)),
+        failures=str(sum(not one.as_expected for one in ours)),
         errors="0",
         time=_seconds(sum(one.nanoseconds for one in ours)),
     )
@@ -270,7 +229,7 @@ def junit(judged: Sequence[Judged]) -> str:
             name=_xml(one.case.case_id),
             time=_seconds(one.nanoseconds),
         )
-        if not _as_told(one):
+        if not one.as_expected:
             text = explain(one)
             failure = ET.SubElement(test, "failure", message=_xml(text.splitlines()[0]))
             failure.text = _xml(text)
@@ -284,141 +243,3 @@ def _xml(text: str) -> str:
 
 def _seconds(nanoseconds: int) -> str:
     return f"{nanoseconds / 1e9:.9f}"
-
-
-# -- a failure, explained ------------------------------------------------------------------
-
-
-def explain(one: Judged) -> str:
-    """Why a case is not as expected: reasons, both paths side by side, the claim in its context."""
-    case, outcome = one.case, one.outcome
-    lines = [
-        plain(
-            f"{case.case_id} in {one.mode}: expected"
-            f" {_told(case.expected_decision, case.expected_reason)},"
-            f" got {_told(outcome.decision, outcome.reason)}"
-        )
-    ]
-    if case.place:
-        lines.append(f"  at {plain(case.place)}")
-    if case.user_request is not None:
-        lines.append(f"  request: {plain(case.user_request)}")
-    if not outcome.findings:
-        layers = " and ".join(MODES[one.mode]) or "answer"
-        lines.append(f"  no violation was found: {layers} passed")
-    for finding in outcome.findings:
-        lines.append(f"  {finding.code}: {plain(finding.message)}")
-        lines += [f"    {line}" for line in _DETAILS[finding.layer](case, finding)]
-    shows_path = any(finding.layer == "trajectory" for finding in outcome.findings)
-    if shows_path or (not one.correct and not outcome.findings and case.monitors.trajectory):
-        lines += ["", *(f"  {line}" for line in paths(case))]
-    if not outcome.findings and case.mock_trace.final_answer is not None:
-        lines += ["", f"  answer: {plain(case.mock_trace.final_answer)}"]
-    return "\n".join(lines)
-
-
-def _call_line(case: GoldenCase, finding: Finding) -> list[str]:
-    if finding.step is None:
-        return []
-    call = case.mock_trace.tool_calls[finding.step]
-    arguments = string_form(call.parameters) or "(nested too deeply)"
-    return [f"call {finding.step + 1}: {plain(call.tool)} {plain(arguments)}"]
-
-
-def _claim_line(case: GoldenCase, finding: Finding) -> list[str]:
-    """`… it is [SKU-43] that …`"""
-    answer = case.mock_trace.final_answer or ""
-    found = re.search(re.escape(finding.subject), answer, re.IGNORECASE)
-    if found is None:
-        return [f"answer: {json.dumps(answer)}"]
-    start, end = found.span()
-    before = ("…" if start > CONTEXT else "") + answer[max(0, start - CONTEXT) : start]
-    after = answer[end : end + CONTEXT] + ("…" if len(answer) > end + CONTEXT else "")
-    return [f"{plain(before)}▶{plain(found[0])}◀{plain(after)}"]
-
-
-_DETAILS: Final[dict[str, Callable[[GoldenCase, Finding], list[str]]]] = {
-    "policy": _call_line,
-    "grounding": _claim_line,
-    "trajectory": lambda _case, _finding: [],
-}
-
-
-def paths(case: GoldenCase) -> list[str]:
-    """Expected and observed path side by side, one step a line, with a remark where they differ."""
-    expected = list(case.expected_trajectory)
-    observed = [call.tool for call in case.mock_trace.tool_calls]
-    pairs = (
-        _strict_pairs(expected, observed)
-        if case.trajectory_mode == "strict"
-        else _relaxed_pairs(expected, observed)
-    )
-    remarks = _remarks(case, pairs)
-    first = next((index for index, remark in enumerate(remarks) if remark), 0)
-    start = max(0, first - PATH_SHOWN // 2)
-    shown = list(zip(pairs, remarks, strict=True))[start : start + PATH_SHOWN]
-    rows = [
-        (plain(pair.expected or "", 60), plain(pair.observed or "", 60), remark)
-        for pair, remark in shown
-    ]
-    left = max(len("expected"), *(len(row[0]) for row in rows), 0) if rows else 8
-    right = max(len("observed"), *(len(row[1]) for row in rows), 0) if rows else 8
-    lines = [f"     {'expected':{left}}   {'observed':{right}}".rstrip()]
-    if start:
-        lines.append(f"     … {start} steps")
-    lines += [
-        f"{start + index + 1:3}  {one:{left}}   {other:{right}}   {remark}".rstrip()
-        for index, (one, other, remark) in enumerate(rows)
-    ]
-    rest = len(pairs) - start - len(rows)
-    if rest:
-        lines.append(f"     … {rest} steps")
-    return lines
-
-
-class _Pair(NamedTuple):
-    expected: str | None
-    observed: str | None
-    differs: bool
-
-
-def _strict_pairs(expected: list[str], observed: list[str]) -> list[_Pair]:
-    pairs = []
-    for index in range(max(len(expected), len(observed))):
-        one = expected[index] if index < len(expected) else None
-        other = observed[index] if index < len(observed) else None
-        pairs.append(_Pair(one, other, bool(expected) and one != other))
-    return pairs
-
-
-def _relaxed_pairs(expected: list[str], observed: list[str]) -> list[_Pair]:
-    pairs = []
-    position = 0
-    for tool in observed:
-        matched = position < len(expected) and expected[position] == tool
-        pairs.append(_Pair(tool if matched else None, tool, differs=False))
-        position += matched
-    return pairs + [_Pair(tool, None, differs=True) for tool in expected[position:]]
-
-
-def _remarks(case: GoldenCase, pairs: Sequence[_Pair]) -> list[str]:
-    """A remark for each step that breaks a rule; of differing steps for the first only."""
-    remarks: list[str] = []
-    called: set[str] = set()
-    differed = False
-    for pair in pairs:
-        tool = pair.observed
-        remark = ""
-        if tool is not None and tool in case.forbidden_intermediates:
-            remark = "◀ forbidden on this path"
-        elif tool is not None and tool in called and tool in case.no_repeats:
-            remark = "◀ called again"
-        elif pair.differs and tool is None:
-            remark = "◀ missing"
-        elif pair.differs and not differed:
-            remark = "◀ first difference"
-        differed = differed or pair.differs
-        if tool is not None:
-            called.add(tool)
-        remarks.append(remark)
-    return remarks

@@ -18,8 +18,8 @@ import click
 
 from monitor import report
 from monitor.errors import InputError, plain
+from monitor.explain import Judged, explain
 from monitor.golden import MODES, SIZE_LIMIT, GoldenCase, Mode, evaluate, load_cases
-from monitor.report import Judged
 
 MIN_CORRECT: Final = 0.95
 MAX_CRITICAL_MISSES: Final = 0
@@ -161,9 +161,9 @@ def _problems(
 def _tell(judged: list[Judged], problems: list[str], *, all_violations: bool) -> None:
     mode = report.deciding_mode(judged)
     ours = [one for one in judged if one.mode == mode]
-    wrong = [one for one in ours if not one.correct or one.reason_differs]
+    wrong = [one for one in ours if not one.as_expected]
     for one in wrong[:SHOWN]:
-        click.echo(report.explain(one) + "\n")
+        click.echo(explain(one) + "\n")
     if len(wrong) > SHOWN:
         click.echo(f"… and {len(wrong) - SHOWN} more cases that are not as expected\n")
     if all_violations:

@@ -7,8 +7,9 @@ import pytest
 
 from monitor import evaluate, jsonfile, load_cases, yaml
 from monitor.errors import InputError
+from monitor.explain import Judged, explain
 from monitor.golden import MODES, GoldenCase
-from monitor.report import Judged, explain, scores
+from monitor.report import scores
 from monitor.rule import CODES
 from tests import oracle
 from tests.cases import random_case
