@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from monitor.contract import Contract
-from monitor.model import Finding, LayerState, Reading
+from monitor.model import Finding, LayerState, Reading, Severity
 
 _CODE: Final = "SEMANTIC_UNSUPPORTED_CLAIM"
 
@@ -22,7 +22,7 @@ def judge(
         return ("open" if awaited else "unassessed"), ()
     if reading.status == "unassessed":
         return "unassessed", ()
-    default = "error" if contract.semantic.mode == "gate" else "warning"
+    default: Severity = "error" if contract.semantic.mode == "gate" else "warning"
     findings = tuple(
         Finding(
             layer="semantic",
