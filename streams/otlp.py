@@ -21,6 +21,7 @@ The spans of a message come one by one, so that a message of 100 000 needs no se
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final, Literal
@@ -36,8 +37,11 @@ from streams.otlp_span import BadSpan, Reason
 __all__ = ["BadSpan", "Encoding", "LogSummary", "NotLogsError", "Reason", "decode", "decode_logs"]
 
 Encoding = Literal["auto", "proto", "json"]
-"""`auto`: JSON when the first byte that is no blank is `{`. That byte cannot begin a trace request
-in protobuf, where it would open a group."""
+"""`auto`: JSON when the first byte that is no blank is `{`, unless the blank is a protobuf tag."""
+
+_JSON: Final = re.compile(rb'\{|[ \t\r\n]+\{[ \t\r\n]*(?:\}|"[^"\x00-\x1f]{1,64}"[ \t\r\n]*:)')
+"""How JSON begins. No protobuf request begins with `{`, which would open a group, but one whose first
+group takes 123 bytes begins with a line feed and `{`: so blanks must be followed by a key, too."""
 
 _MAX_NAMES: Final = 100
 """Distinct names of log events that are counted one by one."""
@@ -94,7 +98,7 @@ def decode_logs(data: bytes, encoding: Encoding = "auto") -> LogSummary:
 
 
 def _is_json(data: bytes, encoding: Encoding) -> bool:
-    return encoding == "json" or (encoding == "auto" and data[:64].lstrip()[:1] == b"{")
+    return encoding == "json" or (encoding == "auto" and _JSON.match(data) is not None)
 
 
 def _log_names(request: ExportLogsServiceRequest) -> Iterator[str]:

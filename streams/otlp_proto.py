@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
-from typing import TypeVar
+from typing import Final
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
@@ -23,8 +23,6 @@ from streams.otlp_wire import (
     attributes,
     value,
 )
-
-T = TypeVar("T")
 
 _TRACE_ID = 16
 _SPAN_ID = 8
@@ -59,14 +57,16 @@ def _found(data: bytes) -> Iterator[_Found | BadSpan]:
     for r, group in enumerate(groups):
         try:
             read = RESOURCE_SPANS(group)
-            origin = _known(_resource, read.resource)
+            told = read.resource
+            origin = (_known_resource if len(told) < _CACHEABLE else _resource)(told)
         except DecodeError as error:
             yield BadSpan(None, "not_otlp", f"unreadable resource spans: {error}", place(r), group)
             continue
         for s, scoped in enumerate(read.scope_spans):
             try:
                 inner = SCOPE_SPANS(scoped)
-                scope = _known(_scope, inner.scope)
+                told = inner.scope
+                scope = (_known_scope if len(told) < _CACHEABLE else _scope)(told)
             except DecodeError as error:
                 detail = f"unreadable scope spans: {error}"
                 yield BadSpan(None, "not_otlp", detail, place(r, s), scoped)
@@ -147,14 +147,9 @@ def _resource(data: bytes) -> Resource:
     return resource({pair.key: value(pair.value) for pair in message.attributes})
 
 
-@lru_cache(maxsize=512)
-def _cached(read: Callable[[bytes], T], data: bytes) -> T:
-    return read(data)
-
-
-def _known(read: Callable[[bytes], T], data: bytes) -> T:
-    """A process sends the same resource and scopes with every batch, so most are known already."""
-    return _cached(read, data) if len(data) < _CACHEABLE else read(data)
+# A process sends the same resource and scopes with every batch, so that most are known already.
+_known_scope: Final = lru_cache(maxsize=256)(_scope)
+_known_resource: Final = lru_cache(maxsize=256)(_resource)
 
 
 def _trace_id(data: bytes) -> str | None:

@@ -216,6 +216,21 @@ def test_json_may_begin_with_blanks_and_the_encoding_may_be_told():
     assert next(iter(decode(data, "proto"))).reason == "not_otlp"
 
 
+@pytest.mark.parametrize("resource_size", [None, 0x22])
+def test_a_protobuf_request_that_begins_like_json_is_none(resource_size):
+    resource = None
+    if resource_size is not None:
+        resource = {"k": "x" * (resource_size - 9)}
+    for size in range(200):
+        span = a_span({}, name="n" * size)
+        data = request(span, resource=resource).SerializeToString()
+        if data.startswith(b"\n{"):
+            assert resource is None or data.startswith(b'\n{\n"')
+            assert raw(data).name == span.name
+            return
+    pytest.fail("no request of that size")
+
+
 values = st.recursive(
     st.none()
     | st.booleans()

@@ -277,6 +277,7 @@ def test_an_agent_span_tells_the_last_request_and_what_came_of_it():
     attributes = {
         OPERATION: "invoke_agent",
         "pydantic_ai.all_messages": json.dumps([*run, text("assistant", "done")]),
+        "pydantic_ai.new_message_index": 2,
     }
     assert span(attributes) == found
     attributes["final_result"] = '{"answer": 5}'

@@ -6,11 +6,13 @@ gen-ai-agent-spans.md). Besides them: pydantic-ai's own attributes of an agent r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from monitor.model import Message, Part, SpanKind
 from monitor.semconv import messages
-from monitor.semconv.content import shown
+from monitor.semconv.content import Shown, shown
 from monitor.semconv.dialect import Content
 from monitor.semconv.limits import name
 from monitor.semconv.raw import RawSpan, label
@@ -29,6 +31,8 @@ OUTPUT: Final = "gen_ai.output.messages"
 INSTRUCTIONS: Final = "gen_ai.system_instructions"
 ALL_MESSAGES: Final = "pydantic_ai.all_messages"
 FINAL_RESULT: Final = "final_result"
+NEW_MESSAGES: Final = "pydantic_ai.new_message_index"
+"""Where this run's messages begin in `ALL_MESSAGES`; absent for 0."""
 SPAN_TYPE: Final = "logfire.span_type"
 
 KEYS: frozenset[str] = frozenset(
@@ -46,6 +50,7 @@ KEYS: frozenset[str] = frozenset(
         INSTRUCTIONS,
         ALL_MESSAGES,
         FINAL_RESULT,
+        NEW_MESSAGES,
         SPAN_TYPE,
     }
 )
@@ -59,6 +64,8 @@ _KINDS: Final[dict[object, SpanKind]] = {
     "invoke_agent": "agent",
     "invoke_workflow": "agent",
 }
+_REPEATED: Final = 64 * 1024
+"""Characters of instructions that are remembered at most."""
 _NO_TOOL: Final = "(merged tools)"
 """Google ADK's span over the results of parallel calls, each of which has a span of its own."""
 
@@ -89,9 +96,11 @@ def _tool(raw: RawSpan, content: Content) -> None:
     content.tool = label(attributes.get(TOOL)) or name(raw.name.removeprefix("execute_tool "))
     content.call_id = label(attributes.get(CALL_ID))
     content.arguments, why = shown(attributes.get(ARGUMENTS), raw.cut.get(ARGUMENTS))
-    content.miss("arguments", why)
+    if why is not None:
+        content.miss("arguments", why)
     content.result, why = shown(attributes.get(RESULT), raw.cut.get(RESULT))
-    content.miss("result", why)
+    if why is not None:
+        content.miss("result", why)
     if raw.dropped:
         _dropped(content, "arguments", attributes.get(ARGUMENTS))
         _dropped(content, "result", attributes.get(RESULT))
@@ -122,10 +131,14 @@ def _agent(raw: RawSpan, content: Content) -> None:
     attributes = raw.attributes
     key = INPUT if INPUT in attributes else ALL_MESSAGES
     found, why = messages.split(attributes.get(key), raw.cut.get(key))
+    content.miss("input", why)
     history = JsonHistory(found)
-    if why is not None:
-        content.miss("input", why)
-    _last_request(history, content)
+    if key == INPUT:
+        _request(history, content, reversed(range(len(history))))
+    else:
+        start = attributes.get(NEW_MESSAGES)
+        start = start if isinstance(start, int) and 0 <= start < len(history) else 0
+        _request(history, content, range(start, len(history)))
     if OUTPUT in attributes:
         _outputs(raw, content, OUTPUT)
     elif FINAL_RESULT in attributes:
@@ -140,9 +153,9 @@ def _agent(raw: RawSpan, content: Content) -> None:
             content.miss("output", why)
 
 
-def _last_request(history: JsonHistory, content: Content) -> None:
-    """The last message in which a user speaks, rather than a tool with the role of one."""
-    for index in reversed(range(len(history))):
+def _request(history: JsonHistory, content: Content, places: Iterable[int]) -> None:
+    """The first message, of those at `places`, in which a user speaks and no tool in that role."""
+    for index in places:
         if history.role(index) == "user":
             message, why = history.read(index)
             if message.role == "user":
@@ -152,16 +165,11 @@ def _last_request(history: JsonHistory, content: Content) -> None:
 
 
 def _outputs(raw: RawSpan, content: Content, key: str) -> None:
-    found, unseen = messages.split(raw.attributes.get(key), raw.cut.get(key))
-    outputs = []
-    for item in found:
-        message, why = messages.read(item)
-        outputs.append(message)
-        if why is None and message.text is None and not (message.calls or message.results):
-            why = "content_hidden"  # nothing that a model says is nothing: its parts were left out
-        if unseen is None:
-            unseen = why
-    content.outputs = tuple(outputs)
+    content.outputs, unseen = messages.read_all(raw.attributes.get(key), raw.cut.get(key))
+    for message in content.outputs:
+        # Nothing that a model says is nothing: its parts were left out.
+        if message.text is None and not message.calls and not message.results:
+            content.miss("output", unseen or "content_hidden")
     if unseen is not None:
         content.miss("output", unseen)
 
@@ -171,10 +179,19 @@ def _system(raw: RawSpan, content: Content) -> Message | None:
     value = raw.attributes.get(INSTRUCTIONS)
     if value is None:
         return None
-    text, why = messages.parts_text(value, raw.cut.get(INSTRUCTIONS))
+    if isinstance(value, str) and len(value) < _REPEATED:
+        text, why = _instructions(value)
+    else:
+        text, why = messages.parts_text(value, raw.cut.get(INSTRUCTIONS))
     if why is not None:
         content.miss("input", why)
     return None if text is None else Message(role="system", text=text)
+
+
+@lru_cache(maxsize=64)
+def _instructions(value: str) -> Shown:
+    """An agent sends the same instructions with every model call, so most are read already."""
+    return messages.parts_text(value)
 
 
 def _dropped(content: Content, part: Part, value: object) -> None:

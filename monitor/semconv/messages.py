@@ -30,6 +30,7 @@ from monitor.semconv.parts import (
     Part,
     ResultPart,
     TextPart,
+    UsualMessage,
     WireMessage,
     decode,
 )
@@ -39,6 +40,7 @@ Read = tuple[Message, Unseen | None]
 """A message and the evidence that some of it is missing."""
 
 _items: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_usual: Final = msgspec.json.Decoder(list[UsualMessage])
 _parts: Final = msgspec.json.Decoder(list[Part])
 
 
@@ -85,6 +87,29 @@ def read(raw: msgspec.Raw) -> Read:
     A call without arguments, or a result without content, is no such evidence: it is told by None.
     """
     return together(*decode(raw))
+
+
+def read_all(value: Value, note: str | None = None) -> tuple[tuple[Message, ...], Unseen | None]:
+    """Every message of an attribute, in one step when all keep to the schema."""
+    unseen: Unseen | None = None
+    try:
+        usual = _usual.decode(value) if isinstance(value, str) and note is None else None
+    except UNREADABLE:
+        usual = None
+    if usual is not None:
+        reads = [together(message, None) for message in usual]
+    else:
+        found, unseen = split(value, note)
+        reads = [read(raw) for raw in found]
+    return tuple([message for message, _ in reads]), unseen or first_missing(reads)
+
+
+def first_missing(reads: Sequence[Read]) -> Unseen | None:
+    """The evidence of the first message of which something is missing."""
+    for _, why in reads:
+        if why is not None:
+            return why
+    return None
 
 
 def together(message: WireMessage, unseen: Unseen | None) -> Read:

@@ -54,7 +54,9 @@ class WireMessage(msgspec.Struct, gc=False):
     parts: Sequence[Part]
 
 
-class _Usual(WireMessage, gc=False):
+class UsualMessage(WireMessage, gc=False):
+    """A message that keeps to the schema, as nearly all do."""
+
     role: Literal["user", "assistant", "system", "tool"]
     parts: list[Part]
 
@@ -83,7 +85,7 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 """What decoding JSON of unknown origin may raise."""
 
 _role: Final = msgspec.json.Decoder(_Role)
-_usual: Final = msgspec.json.Decoder(_Usual)
+_usual: Final = msgspec.json.Decoder(UsualMessage)
 _message: Final = msgspec.json.Decoder(_AnyMessage)
 _items: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _part: Final = msgspec.json.Decoder(_AnyPart)

@@ -21,7 +21,7 @@ from typing import Protocol
 import msgspec
 
 from monitor.model import Message, Omitted, Unseen, digest
-from monitor.semconv.messages import Read, read
+from monitor.semconv.messages import Read, first_missing, read
 from monitor.semconv.parts import role_of
 
 
@@ -103,9 +103,4 @@ def trim(history: History, *, system: Message | None = None, everything: bool = 
 
 
 def _joined(reads: list[Read], omitted: Omitted | None = None) -> Trimmed:
-    unseen = None
-    for _, why in reads:
-        if why is not None:
-            unseen = why
-            break
-    return tuple([message for message, _ in reads]), omitted, unseen
+    return tuple([message for message, _ in reads]), omitted, first_missing(reads)
