@@ -55,6 +55,9 @@ class Deployment:
             )
         }
 
+        # A worker that is killed leaves its temporary files; here they go with the folder.
+        environment["TMPDIR"] = str(folder)
+
         def child(name: str, command: list[str]) -> Child:
             return Child(name, command, folder / f"{name}.log", environment)
 
