@@ -310,11 +310,26 @@ def publish(head: Head, bench: Bench, time: int) -> list[Event]:
     events: list[Event] = []
     for standing, judge in zip(head.standings, bench.judges, strict=True):
         if standing.bound or standing.revision:
+            if standing.open and _says_nothing_new(head, standing, judge, bench):
+                continue
             found = assess(head, standing, judge, bench)
             events += _revise(head, standing, judge, found, bench, time)
     if head.closed is not None and not any(standing.bound for standing in head.standings):
         events += _unbound(head, bench, time)
     return events
+
+
+def _says_nothing_new(head: Head, standing: Standing, judge: Judge, bench: Bench) -> bool:
+    """The usual arrival: the prefix stays open, and its findings are those that stand published.
+    Told apart here because the whole assessment costs as much as the rest of the fold."""
+    if head.settled or head.lost or head.unknown or head.limit is not None:
+        return False
+    policy, trajectory = judgements(head, standing, judge, bench.ruled)
+    found = (*policy.now, *trajectory.now)
+    return len(found) == len(standing.raised) and all(
+        one.code == other.code and one.subject == other.subject and one.step == other.step
+        for one, other in zip(found, standing.raised.values(), strict=True)
+    )
 
 
 def _revise(
@@ -334,6 +349,7 @@ def _revise(
     changed = said != standing.said
     standing.revision += changed
     standing.raised, standing.said = raised, said
+    standing.open = not head.settled
 
     def violation(name: str, finding: Finding, state: Literal["raised", "withdrawn"]) -> Event:
         body = _violation(head, reference, name, finding, state, standing.revision, bench)

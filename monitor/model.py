@@ -111,12 +111,9 @@ class Span(Struct, frozen=True):
 
 def digest(*parts: bytes | str, size: int = 16) -> str:
     """Hex of a keyless BLAKE2b over length-delimited parts: no two part lists collide by joining."""
-    h = blake2b(digest_size=size)
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        h.update(len(data).to_bytes(8, "big"))
-        h.update(data)
-    return h.hexdigest()
+    data = [p.encode("utf-8", "surrogatepass") if isinstance(p, str) else p for p in parts]
+    framed = b"".join([len(d).to_bytes(8, "big") + d for d in data])
+    return blake2b(framed, digest_size=size).hexdigest()
 
 
 # -- arrivals ------------------------------------------------------------------------------

@@ -128,6 +128,8 @@ class Standing(msgspec.Struct, omit_defaults=True):
     revision: int = 0
     raised: dict[str, Finding] = {}
     """Published, not withdrawn: violation id to finding."""
+    open: bool = False
+    """The last assessment was of a prefix that was not settled."""
     said: tuple[Any, ...] | None = None
     """What the last label said, to tell whether the next one says something else."""
 
