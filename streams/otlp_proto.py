@@ -16,8 +16,6 @@ from monitor.semconv import RawEvent, RawSpan, Resource, Value, resource, wanted
 from streams.otlp_span import MAX_EVENTS, BadSpan, place
 from streams.otlp_wire import (
     REQUEST,
-    RESOURCE_SPANS,
-    SCOPE_SPANS,
     SPAN,
     DecodeError,
     attributes,
@@ -55,23 +53,22 @@ def _found(data: bytes) -> Iterator[_Found | BadSpan]:
     if data and not groups:
         yield BadSpan(None, "not_otlp", "holds no resource spans", "", data)
     for r, group in enumerate(groups):
+        told = group.resource
         try:
-            read = RESOURCE_SPANS(group)
-            told = read.resource
             origin = (_known_resource if len(told) < _CACHEABLE else _resource)(told)
         except DecodeError as error:
-            yield BadSpan(None, "not_otlp", f"unreadable resource spans: {error}", place(r), group)
+            detail = f"unreadable resource: {error}"
+            yield BadSpan(None, "not_otlp", detail, place(r), group.SerializeToString())
             continue
-        for s, scoped in enumerate(read.scope_spans):
+        for s, scoped in enumerate(group.scope_spans):
+            told = scoped.scope
             try:
-                inner = SCOPE_SPANS(scoped)
-                told = inner.scope
                 scope = (_known_scope if len(told) < _CACHEABLE else _scope)(told)
             except DecodeError as error:
-                detail = f"unreadable scope spans: {error}"
-                yield BadSpan(None, "not_otlp", detail, place(r, s), scoped)
+                detail = f"unreadable scope: {error}"
+                yield BadSpan(None, "not_otlp", detail, place(r, s), scoped.SerializeToString())
                 continue
-            for n, item in enumerate(inner.spans):
+            for n, item in enumerate(scoped.spans):
                 yield item, origin, scope, r, s, n
 
 

@@ -1,8 +1,8 @@
 """A coarse view of OTLP's protobuf messages, for reading what strangers send.
 
-The wire numbers are those of opentelemetry-proto (`trace/v1/trace.proto`), but nested messages stay
-bytes until they are wanted. So a malformed span or attribute is found where it lies and costs only
-itself, and a span's original bytes are at hand for the dead letters. Attributes, a list of key and
+The wire numbers are those of opentelemetry-proto (`trace/v1/trace.proto`), but resources, scopes,
+spans and attribute values stay bytes until they are wanted. So a malformed one is found where it
+lies and costs only itself, and a span's original bytes are at hand for the dead letters. Attributes, a list of key and
 value there, are a map here, which is the same on the wire: picking the wanted ones from it costs
 half of walking the list. Of two attributes with one key the last counts.
 """
@@ -20,7 +20,7 @@ from monitor.semconv import EXACT, PREFIXES, Value
 from monitor.semconv.limits import PARSE_LIMIT, note
 from streams.otlp_span import shorten
 
-__all__ = ["REQUEST", "RESOURCE_SPANS", "SCOPE_SPANS", "SPAN", "DecodeError", "attributes", "value"]
+__all__ = ["REQUEST", "SPAN", "DecodeError", "attributes", "value"]
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _BYTES: Final = _Field.TYPE_BYTES
@@ -31,10 +31,11 @@ _FIXED64: Final = _Field.TYPE_FIXED64
 _ONE: Final = _Field.LABEL_OPTIONAL
 _MANY: Final = _Field.LABEL_REPEATED
 
-# Message: (field, number, type, label). An enum is read as the number that it is on the wire.
-_SCHEMA: Final = {
-    "Request": [("resource_spans", 1, _BYTES, _MANY)],
-    "ResourceSpans": [("resource", 1, _BYTES, _ONE), ("scope_spans", 2, _BYTES, _MANY)],
+# Message: (field, number, type, label), or for a message (field, number, its name, label). An enum is
+# read as the number that it is on the wire.
+_SCHEMA: Final[dict[str, list[tuple[str, int, Any, Any]]]] = {
+    "Request": [("resource_spans", 1, "ResourceSpans", _MANY)],
+    "ResourceSpans": [("resource", 1, _BYTES, _ONE), ("scope_spans", 2, "ScopeSpans", _MANY)],
     "ScopeSpans": [("scope", 1, _BYTES, _ONE), ("spans", 2, _BYTES, _MANY)],
     "Span": [
         ("trace_id", 1, _BYTES, _ONE),
@@ -54,42 +55,42 @@ _ATTRIBUTES: Final = 9
 """Number of `Span.attributes`: a map from key to the bytes of an `AnyValue`."""
 
 
-def _parsers() -> dict[str, Callable[[bytes], Any]]:
-    """For each message of the schema: bytes -> message; raises `DecodeError`."""
+def _parsers() -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
+    """Bytes -> `Request` and bytes -> `Span`; both raise `DecodeError`."""
     file = descriptor_pb2.FileDescriptorProto(
         name="agenttrust/otlp_wire.proto", package="agenttrust.otlp_wire", syntax="proto3"
     )
     for message, fields in _SCHEMA.items():
         descriptor = file.message_type.add(name=message)
         for field, number, kind, label in fields:
-            descriptor.field.add(name=field, number=number, type=kind, label=label)
+            if isinstance(kind, str):
+                _add_message(descriptor, field, number, f".{file.package}.{kind}", label)
+            else:
+                descriptor.field.add(name=field, number=number, type=kind, label=label)
     span = file.message_type[-1]
     entry = span.nested_type.add(name="AttributesEntry")
     entry.options.map_entry = True
     entry.field.add(name="key", number=1, type=_STRING, label=_ONE)
     entry.field.add(name="value", number=2, type=_BYTES, label=_ONE)
-    span.field.add(
-        name="attributes",
-        number=_ATTRIBUTES,
-        type=_Field.TYPE_MESSAGE,
-        label=_MANY,
-        type_name=f".{file.package}.Span.AttributesEntry",
-    )
+    of_entry = f".{file.package}.Span.AttributesEntry"
+    _add_message(span, "attributes", _ATTRIBUTES, of_entry, _MANY)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return {
-        message: message_factory.GetMessageClass(
-            pool.FindMessageTypeByName(f"{file.package}.{message}")
-        ).FromString
-        for message in _SCHEMA
-    }
+
+    def parser(message: str) -> Callable[[bytes], Any]:
+        descriptor = pool.FindMessageTypeByName(f"{file.package}.{message}")
+        return message_factory.GetMessageClass(descriptor).FromString
+
+    return parser("Request"), parser("Span")
 
 
-_PARSERS: Final = _parsers()
-REQUEST: Final = _PARSERS["Request"]
-RESOURCE_SPANS: Final = _PARSERS["ResourceSpans"]
-SCOPE_SPANS: Final = _PARSERS["ScopeSpans"]
-SPAN: Final = _PARSERS["Span"]
+def _add_message(
+    to: descriptor_pb2.DescriptorProto, field: str, number: int, of: str, label: Any
+) -> None:
+    to.field.add(name=field, number=number, type=_Field.TYPE_MESSAGE, label=label, type_name=of)
+
+
+REQUEST, SPAN = _parsers()
 
 _TAG: Final = 0x0A  # AnyValue.string_value = 1, length-delimited
 
