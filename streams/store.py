@@ -33,6 +33,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
 
+from monitor.engine import StoreBehind
 from monitor.ports import Loaded, SaveOutcome, Saving, Wanted, Watermark
 from streams.errors import UserError
 from streams.patience import PATIENCE, patiently, words
@@ -135,6 +136,7 @@ class RedisStore:
         self._ttl = int(ttl)
         self._patience = patience
         self._sha: dict[str, str] = {}
+        self._seen: dict[int, Watermark] = {}
 
     @classmethod
     async def connect(
@@ -166,7 +168,10 @@ class RedisStore:
     async def load(
         self, partition: int, wanted: Mapping[str, Wanted]
     ) -> tuple[Watermark | None, dict[str, Loaded]]:
-        """Watermark and state in one script call: a consistent view."""
+        """Watermark and state in one script call: a consistent view.
+
+        Raises StoreBehind when the watermark is older than one that this object has seen.
+        """
         tag = self._tag(partition)
         keys = [f"{tag}:w"]
         args: list[str | int] = [len(wanted)]
@@ -186,7 +191,7 @@ class RedisStore:
                 _pairs(owner, flat, trajectory),
                 _pairs(owner, content, trajectory) if want.content else None,
             )
-        return self._watermark(mark), loaded
+        return self._kept(partition, self._watermark(mark)), loaded
 
     async def save(
         self,
@@ -216,6 +221,7 @@ class RedisStore:
                 args += (name, owner + value)
         answer = await self._script("save", _SAVE, keys, args)
         if answer in (1, mark):
+            self._seen[partition] = watermark
             return "written"
         stored = self._watermark(answer or None)
         return "older" if _place(stored) < _place(expected) else "newer"
@@ -230,9 +236,24 @@ class RedisStore:
     # -- for whoever owns the partition ------------------------------------------------------
 
     async def watermark(self, partition: int) -> Watermark | None:
-        """What of the journal is folded into the state."""
+        """What of the journal is folded into the state, whatever was seen before."""
+        self._seen.pop(partition, None)
+        return await self.kept(partition)
+
+    async def kept(self, partition: int) -> Watermark | None:
+        """The watermark. Raises StoreBehind when it is older than one that was seen: a Redis that
+        was flushed or restored while nobody read it."""
         key = f"{self._tag(partition)}:w"
-        return self._watermark(await self._call("watermark", lambda: self._client.get(key)))
+        raw = await self._call("watermark", lambda: self._client.get(key))
+        return self._kept(partition, self._watermark(raw))
+
+    def _kept(self, partition: int, mark: Watermark | None) -> Watermark | None:
+        seen = self._seen.get(partition)
+        if _place(mark) < _place(seen):
+            raise StoreBehind(f"partition {partition}: the store is at {mark}, it was at {seen}")
+        if mark is not None:
+            self._seen[partition] = mark
+        return mark
 
     async def reset(self, partition: int) -> None:
         """Removes the state of a log that is no more. The watermark stays, for its epoch; so a

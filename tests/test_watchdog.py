@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from streams.watchdog import StalledError, Watchdog
+
+
+class Log:
+    def __init__(self, end, read=None):
+        self.end = end
+        self.read = read
+
+    async def ends(self, partitions):
+        return dict.fromkeys(partitions, self.end)
+
+    async def committed(self, partition):
+        return self.read
+
+    async def start(self, partition):
+        return 3
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def watchdog(log):
+    clock = Clock()
+    return Watchdog(log, join=60, stall=100, clock=clock), clock
+
+
+def test_a_consumer_that_stopped_is_noticed():
+    dog, clock = watchdog(Log(end=10, read=4))
+    dog.assign([0, 1])
+    clock.now = 100
+    asyncio.run(dog.look())
+    clock.now = 101
+    with pytest.raises(StalledError, match="12 records wait"):
+        asyncio.run(dog.look())
+
+
+@pytest.mark.parametrize("log", [Log(end=10, read=10), Log(end=3), Log(end=2, read=10)])
+def test_an_idle_topic_is_no_stall(log):
+    dog, clock = watchdog(log)
+    dog.assign([0])
+    for clock.now in range(0, 1000, 50):
+        asyncio.run(dog.look())
+
+
+def test_progress_and_a_batch_in_hand_are_no_stall():
+    dog, clock = watchdog(Log(end=10, read=4))
+    dog.assign([0])
+    with dog.batch():
+        clock.now = 500
+        asyncio.run(dog.look())
+    clock.now = 600
+    asyncio.run(dog.look())
+    clock.now = 601
+    with pytest.raises(StalledError):
+        asyncio.run(dog.look())
+
+
+def test_a_group_that_is_never_joined_is_noticed():
+    dog, clock = watchdog(Log(end=0))
+    clock.now = 60
+    asyncio.run(dog.look())
+    clock.now = 61
+    with pytest.raises(StalledError, match="no assignment"):
+        asyncio.run(dog.look())
+
+
+def test_a_rebalance_starts_the_wait_anew():
+    dog, clock = watchdog(Log(end=10, read=4))
+    dog.assign([0])
+    clock.now = 90
+    dog.assign(None)
+    clock.now = 150
+    asyncio.run(dog.look())
+    dog.assign([])
+    clock.now = 1000
+    asyncio.run(dog.look())
