@@ -15,8 +15,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from monitor.semconv import RawEvent, RawSpan, Resource, Value, resource, wanted
 from streams.otlp_span import MAX_EVENTS, BadSpan, place
 from streams.otlp_wire import (
-    REQUEST,
     SPAN,
+    WHOLE_REQUEST,
     DecodeError,
     attributes,
     value,
@@ -46,7 +46,7 @@ _Found = tuple[bytes, Resource, str, int, int, int]
 
 def _found(data: bytes) -> Iterator[_Found | BadSpan]:
     try:
-        groups = REQUEST(data).resource_spans
+        groups = WHOLE_REQUEST(data).resource_spans
     except DecodeError as error:
         yield BadSpan(None, "not_otlp", f"not a protobuf trace request: {error}", "", data)
         return

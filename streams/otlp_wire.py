@@ -20,7 +20,16 @@ from monitor.semconv import EXACT, PREFIXES, Value
 from monitor.semconv.limits import PARSE_LIMIT, note
 from streams.otlp_span import shorten
 
-__all__ = ["REQUEST", "SPAN", "DecodeError", "attributes", "value"]
+__all__ = [
+    "REQUEST",
+    "RESOURCE_SPANS",
+    "SCOPE_SPANS",
+    "SPAN",
+    "WHOLE_REQUEST",
+    "DecodeError",
+    "attributes",
+    "value",
+]
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _BYTES: Final = _Field.TYPE_BYTES
@@ -34,8 +43,10 @@ _MANY: Final = _Field.LABEL_REPEATED
 # Message: (field, number, type, label), or for a message (field, number, its name, label). An enum is
 # read as the number that it is on the wire.
 _SCHEMA: Final[dict[str, list[tuple[str, int, Any, Any]]]] = {
-    "Request": [("resource_spans", 1, "ResourceSpans", _MANY)],
-    "ResourceSpans": [("resource", 1, _BYTES, _ONE), ("scope_spans", 2, "ScopeSpans", _MANY)],
+    "Whole": [("resource_spans", 1, "WholeResource", _MANY)],
+    "WholeResource": [("resource", 1, _BYTES, _ONE), ("scope_spans", 2, "ScopeSpans", _MANY)],
+    "Request": [("resource_spans", 1, _BYTES, _MANY)],
+    "ResourceSpans": [("resource", 1, _BYTES, _ONE), ("scope_spans", 2, _BYTES, _MANY)],
     "ScopeSpans": [("scope", 1, _BYTES, _ONE), ("spans", 2, _BYTES, _MANY)],
     "Span": [
         ("trace_id", 1, _BYTES, _ONE),
@@ -55,8 +66,8 @@ _ATTRIBUTES: Final = 9
 """Number of `Span.attributes`: a map from key to the bytes of an `AnyValue`."""
 
 
-def _parsers() -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
-    """Bytes -> `Request` and bytes -> `Span`; both raise `DecodeError`."""
+def _parsers() -> dict[str, Callable[[bytes], Any]]:
+    """For each message of the schema: bytes -> message; raises `DecodeError`."""
     file = descriptor_pb2.FileDescriptorProto(
         name="agenttrust/otlp_wire.proto", package="agenttrust.otlp_wire", syntax="proto3"
     )
@@ -77,11 +88,12 @@ def _parsers() -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
 
-    def parser(message: str) -> Callable[[bytes], Any]:
-        descriptor = pool.FindMessageTypeByName(f"{file.package}.{message}")
-        return message_factory.GetMessageClass(descriptor).FromString
-
-    return parser("Request"), parser("Span")
+    return {
+        message: message_factory.GetMessageClass(
+            pool.FindMessageTypeByName(f"{file.package}.{message}")
+        ).FromString
+        for message in _SCHEMA
+    }
 
 
 def _add_message(
@@ -90,7 +102,14 @@ def _add_message(
     to.field.add(name=field, number=number, type=_Field.TYPE_MESSAGE, label=label, type_name=of)
 
 
-REQUEST, SPAN = _parsers()
+_PARSERS: Final = _parsers()
+WHOLE_REQUEST: Final = _PARSERS["Whole"]
+"""A request with its resources and scopes in one step, down to the bytes of the spans."""
+REQUEST: Final = _PARSERS["Request"]
+"""A request step by step: its resource spans are bytes, theirs the scope spans."""
+RESOURCE_SPANS: Final = _PARSERS["ResourceSpans"]
+SCOPE_SPANS: Final = _PARSERS["ScopeSpans"]
+SPAN: Final = _PARSERS["Span"]
 
 _TAG: Final = 0x0A  # AnyValue.string_value = 1, length-delimited
 
