@@ -13,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
-from monitor.fold import NeedContent, Work, fail, fold
+from monitor.bench import Bench
+from monitor.fold import fail, fold
+from monitor.head import Head, decode_head
+from monitor.index import names
 from monitor.label import Event
 from monitor.model import Arrival, Close, CloseReason, Observed, Pin, Record
 from monitor.ports import Loaded, PolicySets, Publisher, Saving, Store, Wanted, Watermark
 from monitor.prefix import Prefix, derive
-from monitor.rge import Bench, Head, decode_head, names
+from monitor.work import NeedContent, Work
 
 SAVE_LIMIT = 1_000_000
 """Bytes after which a batch is cut: a save blocks the store for all others."""

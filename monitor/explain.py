@@ -100,7 +100,10 @@ def _claim_line(case: GoldenCase, finding: Finding) -> list[str]:
 
 def in_context(answer: str, claim: str) -> str:
     """`… it is ▶SKU-43◀ that …`; the answer alone where the claim is not in it."""
-    found = re.search(re.escape(claim), answer, re.IGNORECASE)
+    exact = re.escape(claim)
+    found = re.search(rf"(?<!\w){exact}(?!\w)", answer, re.IGNORECASE) or re.search(
+        exact, answer, re.IGNORECASE
+    )
     if found is None:
         return plain(json.dumps(answer, ensure_ascii=False))
     start, end = found.span()

@@ -8,18 +8,19 @@ again when they are there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 
 from monitor import label
-from monitor.corpus import Corpus, flatten_json_text
+from monitor.bench import Bench
+from monitor.evidence import fingerprint, ground
+from monitor.extend import extend
+from monitor.head import Head, decode_head, encode_head, revive
+from monitor.index import known
 from monitor.label import Event
 from monitor.model import (
     Arrival,
     Close,
     CloseReason,
-    Judgement,
     Lost,
     Observed,
     Pin,
@@ -28,118 +29,10 @@ from monitor.model import (
     Unknown,
     digest,
 )
-from monitor.ports import Loaded, Saving
-from monitor.prefix import Prefix
-from monitor.rge import (
-    Bench,
-    Head,
-    LastAnswer,
-    as_call,
-    decode_head,
-    encode_head,
-    extend,
-    known,
-    new_head,
-    rebuild,
-    revive,
-)
+from monitor.rge import rebuild
+from monitor.work import NeedContent, Work, span_digest
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_span = msgspec.msgpack.Decoder(Span).decode
-
-
-class NeedContent(Exception):  # noqa: N818 - a request, not an error
-    """The spans of this trajectory are needed to go on."""
-
-
-class Work:
-    """The state of one trajectory while a batch is folded, and what is to be saved of it."""
-
-    def __init__(self, trajectory: str, loaded: Loaded) -> None:
-        self.trajectory = trajectory
-        self.head: Head | None = None if loaded.head is None else decode_head(loaded.head)
-        self.fields: dict[str, bytes] = dict(loaded.fields)
-        self.new_fields: dict[str, bytes] = {}
-        self.new_content: dict[str, bytes] = {}
-        self.changed = False
-        self.gone = False
-        self._spans: dict[str, Span] | None = None
-        self._digests: dict[str, str] = {}
-        self._revived = self.head is None
-        if self.head is None:
-            self._spans = {}
-        elif loaded.content is not None:
-            self.add_content(loaded)
-
-    def add_content(self, loaded: Loaded) -> None:
-        """All stored spans and index fields, below what this batch has added."""
-        content = {**(loaded.content or {}), **self.new_content}
-        self.fields = {**loaded.fields, **self.new_fields}
-        self._spans = {span_id: _decode_span(data) for span_id, data in content.items()}
-        self._digests = {span_id: span_digest(data) for span_id, data in content.items()}
-
-    def revive(self, bench: Bench) -> None:
-        if not self._revived and self.head is not None:
-            revive(self.head, bench)
-            self._revived = True
-
-    def begin(self, bench: Bench, time: int) -> Head:
-        self.head = new_head(self.trajectory, bench, time)
-        self.gone, self._revived = False, True
-        return self.head
-
-    def forget(self) -> None:
-        """Removes the trajectory; what arrives later begins it anew."""
-        self.head, self.gone, self.changed = None, True, True
-        self.fields, self.new_fields, self.new_content = {}, {}, {}
-        self._spans, self._digests = {}, {}
-
-    def expire(self, time: int, state_ttl: int) -> None:
-        """State that began longer ago than its time to live counts as absent."""
-        if self.head is not None and time - self.head.first > state_ttl:
-            self.forget()
-
-    @property
-    def complete(self) -> bool:
-        return self._spans is not None
-
-    @property
-    def spans(self) -> Mapping[str, Span]:
-        if self._spans is None:
-            raise NeedContent(self.trajectory)
-        return self._spans
-
-    @property
-    def digests(self) -> Mapping[str, str]:
-        return self._digests
-
-    def store(self, span: Span, data: bytes, name: str) -> None:
-        self.new_content[span.span_id] = data
-        if self._spans is not None:
-            self._spans[span.span_id] = span
-            self._digests[span.span_id] = name
-
-    def write_fields(self, fields: Mapping[str, bytes], *, whole: bool = False) -> None:
-        """Writes those that differ; of the `whole` index also that the others are gone."""
-        if whole:
-            stale = {name: b"" for name, data in self.fields.items() if data and name not in fields}
-            fields = {**fields, **stale}
-        for name, data in fields.items():
-            if self.fields.get(name, b"") != data:
-                self.fields[name] = self.new_fields[name] = data
-
-    def saving(self, due: int | None) -> Saving:
-        head = None if self.head is None else encode_head(self.head)
-        return Saving(head, self.new_fields, self.new_content, due, fresh=self.gone)
-
-    def saved(self) -> None:
-        """What was to be saved is."""
-        self.new_fields, self.new_content = {}, {}
-        self.changed = self.gone = False
-
-
-def span_digest(data: bytes) -> str:
-    return digest(data, size=8)
 
 
 def fold(work: Work, arrival: Arrival, offset: int, time: int, bench: Bench) -> list[Event]:
@@ -176,9 +69,6 @@ def _tell(head: Head, arrival: str, time: int, bench: Bench, *, late: bool = Fal
     head.chain = digest(head.chain, arrival)
     head.late = head.late or late
     return label.publish(head, bench, time)
-
-
-# -- spans -------------------------------------------------------------------------------------
 
 
 def _span(work: Work, head: Head, span: Span, time: int, bench: Bench) -> list[Event]:
@@ -235,8 +125,8 @@ def refresh(work: Work, head: Head, bench: Bench) -> None:
     prefix, fields = rebuild(head, work.spans, work.digests, bench)
     work.write_fields(fields, whole=True)
     if head.settled:
-        head.print = _print(prefix)
-        _ground(head, prefix, bench)
+        head.print = fingerprint(prefix)
+        ground(head, prefix, bench)
     else:
         head.print = None
 
@@ -246,78 +136,6 @@ def _unread(head: Head, bench: Bench) -> bool:
     return head.print is None or any(
         standing.bound and judge.checks.grounding is not None and standing.grounding is None
         for standing, judge in zip(head.standings, bench.judges, strict=True)
-    )
-
-
-def _ground(head: Head, prefix: Prefix, bench: Bench) -> None:
-    """Grounds the answer in what the calls returned, for every contract that asks for it."""
-    corpus: Corpus | None = None
-    for standing, judge in zip(head.standings, bench.judges, strict=True):
-        grounding = judge.checks.grounding
-        if not standing.bound or grounding is None:
-            continue
-        answer = standing.answer if judge.one_agent else head.answer
-        if answer is None or not answer.shown or not answer.follows:
-            standing.grounding = Judgement()
-            continue
-        corpus = corpus or evidence(prefix, head)
-        state = grounding.initial()
-        for call in prefix.calls:
-            if judge.judges(call.agent):
-                state = grounding.step(state, as_call(call, head, frozenset()))
-        found = grounding.judge(state, _text(prefix, answer), corpus)
-        standing.grounding = _placed(found, answer)
-
-
-def _text(prefix: Prefix, answer: LastAnswer) -> str:
-    return next(t.text or "" for t in prefix.turns if t.span.span_id == answer.span_id)
-
-
-def _placed(found: Judgement, answer: LastAnswer) -> Judgement:
-    """Findings of the answer, with the step and the span where it stands."""
-    return msgspec.structs.replace(
-        found,
-        later=tuple(
-            msgspec.structs.replace(f, step=answer.step, span_id=answer.span_id)
-            for f in found.later
-        ),
-    )
-
-
-def evidence(prefix: Prefix, head: Head) -> Corpus:
-    """What the tools returned, failures included, keyed by `tool#i`, i the index in A."""
-    corpus = Corpus()
-    executed = 0
-    for call in prefix.calls:
-        ran = call.executed or (call.returned and not head.tools_seen)
-        key = f"{call.tool}#{executed}" if ran else call.tool
-        executed += ran
-        if not call.evidence:
-            continue
-        if call.result is not None:
-            corpus.add(key, flatten_json_text(call.result))
-        if call.error:
-            corpus.add(key, call.error)
-    for text in prefix.context:
-        corpus.add("context", flatten_json_text(text))
-    return corpus
-
-
-def _print(prefix: Prefix) -> str:
-    """Digest of steps and evidence: what a late span must change to be told."""
-    return digest(
-        _encode(
-            [
-                [
-                    (c.key, c.tool, c.arguments, c.executed, c.returned, c.result, c.error)
-                    for c in prefix.calls
-                    if c.evidence or c.executed
-                ],
-                [(answer.span_id, answer.text) for answer in prefix.answers],
-                [request.text for request in prefix.requests],
-                prefix.context,
-            ]
-        )
     )
 
 
@@ -332,9 +150,6 @@ def _facts(head: Head) -> tuple[object, ...]:
         list(head.output_unseen),
         [standing.anonymous for standing in head.standings],
     )
-
-
-# -- limits, readings, closes ------------------------------------------------------------------
 
 
 def _exceeded(head: Head, span: Span, size: int, time: int, bench: Bench) -> CloseReason | None:

@@ -1,12 +1,8 @@
-"""RGE state -> label, and violations raised and withdrawn.
+"""RGE state -> label, and violations raised and withdrawn: the events that subscribers read.
 
-`assess` is the judgement: what each layer says, what stands in its way, and what may be published
-now. It is a function of the state alone, so that a finding which later facts refute is no longer in
-it: `publish` compares with what was published and withdraws the rest under the same ids.
-
-A finding of `now` follows from what is known, whatever arrives. One of `later` is published only
-at quiescence or close, and only in a layer that nothing missing keeps from judging (a few, `FIRM`,
-do not depend on what is missing). Before that a layer without a failure is `open`.
+`publish` compares what the state now says with what was published. What no longer follows is
+withdrawn under the same violation id; a label comes out when verdict, phase, violations or coverage
+differ from the one before.
 """
 
 from __future__ import annotations
@@ -15,24 +11,27 @@ from typing import Final, Literal
 
 import msgspec
 
-from monitor import semantic
+from monitor.assess import ALL, Assessment, Reasons, assess, hard_reasons
+from monitor.bench import Bench, Judge
+from monitor.head import Head, Standing
 from monitor.model import (
-    FIRM,
     FOLD_VERSION,
     CloseReason,
+    Coverage,
     Finding,
-    Judgement,
     Layer,
     LayerState,
     Phase,
     Severity,
-    Struct,
     Verdict,
     digest,
 )
-from monitor.rge import Bench, Head, Judge, Standing, judgements, undetermined
+from monitor.rge import undetermined
+from monitor.window import judgements
 
 LABEL: Final = "io.agenttrust.label.v1"
+
+
 VIOLATION: Final = "io.agenttrust.violation.v1"
 
 
@@ -44,11 +43,6 @@ class ContractRef(Body, frozen=True):
     name: str
     version: int
     digest: str
-
-
-class Coverage(Body, frozen=True):
-    state: Literal["complete", "partial"]
-    reasons: tuple[str, ...]
 
 
 class Label(Body, frozen=True):
@@ -112,195 +106,6 @@ _encoder = msgspec.json.Encoder()
 def encode(event: Event) -> bytes:
     """The event's value: the same event always gives the same bytes."""
     return _encoder.encode(event.body)
-
-
-# -- assessment --------------------------------------------------------------------------------
-
-PENDING: Final = 32
-"""Entries of `pending` at most; a label is no log."""
-
-_ALL: Final[tuple[str, ...]] = ("policy", "grounding", "trajectory", "semantic")
-_SEQUENCE: Final = ("TRAJ_MISSING_REQUIRED_TOOL", "TRAJ_SEQUENCE_MISMATCH")
-_TURNING: Final = ("error", "critical")
-
-
-class Assessment(Struct, frozen=True):
-    """What a trajectory's state says under one contract, before it is compared with the past."""
-
-    verdict: Verdict
-    phase: Phase
-    coverage: Coverage
-    layers: dict[Layer, LayerState]
-    findings: tuple[Finding, ...]
-    pending: tuple[str, ...]
-
-
-class Reasons:
-    """Coverage reasons, each with the layers that it keeps from judging."""
-
-    def __init__(self) -> None:
-        self.of: dict[str, set[str]] = {}
-
-    def add(self, reason: str, *layers: str) -> None:
-        self.of.setdefault(reason, set()).update(layers)
-
-    def unassessed(self, layer: str) -> bool:
-        return any(layer in layers for layers in self.of.values())
-
-    def coverage(self) -> Coverage:
-        partial = any(reason != "late" for reason in self.of)
-        return Coverage("partial" if partial else "complete", tuple(sorted(self.of)))
-
-
-def assess(head: Head, standing: Standing, judge: Judge, bench: Bench) -> Assessment:
-    """The judgement on the prefix under one contract (design: stability, verdict, coverage)."""
-    policy, trajectory = judgements(head, standing, judge, bench.ruled)
-    grounding = standing.grounding or Judgement()
-    reasons = _reasons(head, standing, judge, policy, trajectory, grounding)
-    checks = judge.checks
-    findings: list[Finding] = []
-    layers: dict[Layer, LayerState] = {}
-
-    def layer(name: Layer, judgement: Judgement, *, active: bool = True) -> None:
-        unassessed = reasons.unassessed(name)
-        said = [*judgement.now]
-        if head.settled and head.limit != "fold_error":
-            said += (f for f in judgement.later if not unassessed or f.code in FIRM)
-        if name == "trajectory" and reasons.unassessed("sequence"):
-            said = [finding for finding in said if finding.code not in _SEQUENCE]
-            unassessed = unassessed or bool(judge.contract.expected_trajectory)
-        findings.extend(said)
-        if any(finding.severity in _TURNING for finding in said):
-            layers[name] = "fail"
-        elif not active:
-            layers[name] = "pass"
-        elif not head.settled:
-            layers[name] = "open"
-        else:
-            layers[name] = "unassessed" if unassessed else "pass"
-
-    layer("policy", policy)
-    if checks.grounding is None:
-        layers["grounding"] = "off"
-    else:
-        layer("grounding", grounding)
-    layer("trajectory", trajectory, active=checks.trajectory is not None)
-    verdict = _verdict(findings, layers)
-    mode = judge.contract.semantic.mode
-    if mode != "off":
-        layers["semantic"], said = semantic.judge(
-            judge.contract, head.reading_of_answer, awaited=head.limit is None
-        )
-        findings += said
-        # A judge never overrides a deterministic rejection, and only a gate turns the rest.
-        if mode == "gate" and verdict != "violated":
-            verdict = _verdict(findings, layers)
-    final = head.closed is not None and (mode != "gate" or layers["semantic"] != "open")
-    return Assessment(
-        verdict=verdict,
-        phase="final" if final else "provisional",
-        coverage=reasons.coverage(),
-        layers=layers,
-        findings=tuple(findings),
-        pending=(
-            *_pending(head, judge, policy, trajectory),
-            *(("semantic",) if layers.get("semantic") == "open" else ()),
-        ),
-    )
-
-
-def _verdict(findings: list[Finding], layers: dict[Layer, LayerState]) -> Verdict:
-    if any(finding.severity in _TURNING for finding in findings):
-        return "violated"
-    if "unassessed" in layers.values():
-        return "unassessed"
-    return "open" if "open" in layers.values() else "trusted"
-
-
-def _reasons(
-    head: Head,
-    standing: Standing,
-    judge: Judge,
-    policy: Judgement,
-    trajectory: Judgement,
-    grounding: Judgement,
-) -> Reasons:
-    """Why the judgement may be incomplete. What later arrivals may still mend counts only once
-    they are no longer awaited: at quiescence, or at the close."""
-    reasons = Reasons()
-    _hard_reasons(head, reasons)
-    if not head.settled or head.limit is not None:
-        return reasons  # behind a limit everything else is missing too
-    if head.gaps:
-        reasons.add("history_gap", *_ALL)
-    if len(head.roots) > 1:
-        reasons.add("several_runs", "grounding", "sequence")
-    if standing.anonymous:
-        reasons.add("agent_unknown", *_ALL)
-    for unseen in head.output_unseen:
-        reasons.add(unseen, "policy", "grounding", *(() if head.tools_seen else ("trajectory",)))
-    for unseen in head.results_unseen:
-        reasons.add(unseen, "grounding")
-    rules = judge.contract.parameter_rules
-    for tool, unseen in head.arguments_unseen.items():
-        if tool in rules:
-            reasons.add(unseen, "policy")
-    for call in head.window:
-        if call.executed and not call.readable:
-            reasons.add(call.result_unseen or "content_hidden", "grounding")
-        if call.key in policy.blind:
-            reasons.add(call.arguments_unseen or "content_hidden", "policy")
-    if trajectory.undecided:
-        reasons.add("missing_span", "trajectory")
-    if grounding.undecided:
-        reasons.add("missing_span", "grounding")
-    if head.closed is None:
-        return reasons
-    if not head.roots or head.missing:
-        reasons.add("missing_span", *_ALL)
-    if head.unanswered or head.pending_calls:
-        reasons.add("missing_result", "grounding", "sequence")
-    answer = standing.answer if judge.one_agent else head.answer
-    if answer is None or not answer.shown or not answer.follows:
-        reasons.add("no_answer_seen", "grounding")
-    return reasons
-
-
-def _hard_reasons(head: Head, reasons: Reasons) -> None:
-    """What no later arrival mends."""
-    if head.lost:
-        reasons.add("lost_arrival", *_ALL)
-    if head.unknown:
-        reasons.add("unknown_arrival", *_ALL)
-    if head.limit is not None:
-        reasons.add(head.limit, *_ALL)
-    if head.late:
-        reasons.add("late")
-
-
-def _pending(head: Head, judge: Judge, policy: Judgement, trajectory: Judgement) -> tuple[str, ...]:
-    """What an open label waits for."""
-    if head.closed is not None:
-        return ()
-    pending = []
-    if not head.roots or head.missing:
-        pending.append("root")
-    if head.answer is None or not head.answer.follows:
-        pending.append("answer")
-    if not head.settled:
-        if judge.contract.expected_trajectory:
-            pending.append("sequence")
-        if any(finding.code == "TRAJ_REPEATED_TOOL" for finding in trajectory.later):
-            pending.append("repeat")
-        if judge.checks.grounding is not None:
-            pending.append("grounding")
-        blind = set(policy.blind)
-        pending += (f"arguments:{c.call_id or c.key}" for c in head.window if c.key in blind)
-        pending += (f"result:{call.call_id or call.key}" for call in head.pending_calls)
-    return tuple(pending[:PENDING])
-
-
-# -- events ------------------------------------------------------------------------------------
 
 
 def publish(head: Head, bench: Bench, time: int) -> list[Event]:
@@ -380,9 +185,9 @@ def _unbound(head: Head, bench: Bench, time: int) -> list[Event]:
     """At the close, of a trajectory to which no contract applies."""
     standing = head.outsider = head.outsider or Standing()
     reasons = Reasons()
-    _hard_reasons(head, reasons)
+    hard_reasons(head, reasons)
     unknown = undetermined(head, bench)
-    reasons.add("agent_unknown" if unknown else "no_contract", *_ALL)
+    reasons.add("agent_unknown" if unknown else "no_contract", *ALL)
     layers: dict[Layer, LayerState] = dict.fromkeys(
         ("policy", "grounding", "trajectory"), "unassessed"
     )

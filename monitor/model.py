@@ -265,6 +265,13 @@ class Finding(Struct, frozen=True):
     evidence: str | None = None
 
 
+class Coverage(msgspec.Struct, frozen=True, gc=False):
+    """Whether all was there to judge by, and why not. `late` alone leaves it complete."""
+
+    state: Literal["complete", "partial"]
+    reasons: tuple[str, ...]
+
+
 FIRM: Final = frozenset(
     {
         "POLICY_TOOL_NOT_ALLOWED",

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from monitor.calls import LogicalCall
 from monitor.model import Step
-from monitor.prefix import Answer, LogicalCall, Prefix, Request
+from monitor.prefix import Answer, Prefix, Request
 
 
 def steps(prefix: Prefix) -> list[Step]:

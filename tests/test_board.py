@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from monitor.label import LABEL, VIOLATION, ContractRef, Coverage, Event, Label, Violation
+from monitor.label import LABEL, VIOLATION, ContractRef, Event, Label, Violation
+from monitor.model import Coverage
 from streams.board import Board, line
 
 CONTRACT = ContractRef(name="desk", version=1, digest="d")

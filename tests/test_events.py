@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.label import LABEL, VIOLATION, ContractRef, Coverage, Event, Label, Violation
+from monitor.label import LABEL, VIOLATION, ContractRef, Event, Label, Violation
+from monitor.model import Coverage
 from streams.events import (
     EventWriter,
     NotAnEventError,

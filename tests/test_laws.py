@@ -11,13 +11,17 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from monitor.bench import Bench
 from monitor.contract import PolicySet
 from monitor.engine import Engine
-from monitor.fold import span_digest
+from monitor.extend import extend
+from monitor.head import decode_head, encode_head, new_head, revive
+from monitor.index import names
 from monitor.label import Label, Violation, encode
 from monitor.memory import Crash, Fuse, MemoryPolicySets, MemoryPublisher, MemoryStore
 from monitor.model import Close, Observed, Record, Span
-from monitor.rge import Bench, decode_head, encode_head, extend, names, new_head, rebuild, revive
+from monitor.rge import rebuild
+from monitor.work import span_digest
 from tests import oracle
 from tests.generate import Trace, runs
 from tests.traces import TRACE, Run, contract, raise_fold_error, tool

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from monitor.head import content_digest
 from monitor.model import Close, Reading
-from monitor.rge import content_digest
 from tests.traces import TRACE, Run, contract, llm, root, says
 
 ANSWER = "all is well"

@@ -1,0 +1,315 @@
+"""Calls: one logical call of up to three reporters.
+
+A turn requested it, tool spans ran it (several, when layers are instrumented), a later turn's
+history quotes its result. They are matched by call id and tool; ids can repeat between turns;
+without an id by tool, arguments and order. A call stands where it was requested, else where its
+span started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from monitor.model import RequestedCall, ReturnedResult, Span, Unseen
+from monitor.places import Place, Position, ancestors
+from monitor.turns import Turn
+
+
+class LogicalCall(msgspec.Struct, array_like=True, gc=False):
+    """One tool call and all that is known of it.
+
+    `arguments` and `result` are texts as shown, the tool span's before the request's; None while
+    nobody shows them. The reason beside one says why it is missing or not whole.
+    """
+
+    key: str
+    tool: str
+    position: Position
+    call_id: str | None = None
+    requested: bool = False
+    executed: bool = False
+    returned: bool = False
+    """A later turn's history quotes a result."""
+    arguments: str | None = None
+    arguments_unseen: Unseen | None = None
+    result: str | None = None
+    result_unseen: Unseen | None = None
+    error: str | None = None
+    agent: str | None = None
+    span_id: str | None = None
+    spans: tuple[str, ...] = ()
+    """Tool spans that reported it, outermost first."""
+    evidence: bool = True
+    """Its span descends from the run root, or may."""
+    step: int = 0
+
+    @property
+    def answered(self) -> bool:
+        return self.executed or self.returned
+
+    @property
+    def readable(self) -> bool:
+        """Its result, or its failure, can be read whole."""
+        return self.error is not None or (self.result is not None and self.result_unseen is None)
+
+
+class Group(msgspec.Struct, gc=False):
+    """Tool spans that report one call: a span and those below it that name the same tool."""
+
+    place: Place
+    layers: list[Span]
+    call_id: str | None = None
+
+
+def find_groups(spans: Mapping[str, Span], places: Mapping[str, Place]) -> list[Group]:
+    groups: dict[str, Group] = {}
+    for span_id, at in places.items():  # outer spans first
+        if at.kind != "tool":
+            continue
+        span = spans[span_id]
+        outer = None
+        for up in ancestors(places, at):
+            if up.kind in ("agent", "llm"):
+                break
+            if up.kind == "tool" and spans[up.span_id].tool == span.tool:
+                outer = groups[up.span_id]
+                break
+        if outer is None:
+            groups[span_id] = Group(at, [span], span.call_id)
+        else:
+            outer.layers.append(span)
+            outer.call_id = outer.call_id or span.call_id
+            groups[span_id] = outer
+    distinct = {group.place.span_id: group for group in groups.values()}
+    return sorted(distinct.values(), key=lambda group: group.place.position())
+
+
+def find_requested(turns: list[Turn]) -> list[LogicalCall]:
+    """A call for each one that a turn requested, in order."""
+    calls: list[LogicalCall] = []
+    said: dict[tuple[str, str], tuple[LogicalCall, Place]] = {}
+    for turn in turns:
+        index = 0
+        for message in turn.span.outputs:
+            for asked in message.calls:
+                index += 1
+                if asked.call_id is not None:
+                    # One turn reported by two instrumentations overlaps itself.
+                    before = said.get((asked.call_id, asked.tool))
+                    if before is not None and turn.place.start < before[1].end:
+                        _show_arguments(before[0], asked.arguments, None)
+                        continue
+                call = _call(asked, turn, index)
+                if asked.call_id is not None:
+                    said[asked.call_id, asked.tool] = (call, turn.place)
+                calls.append(call)
+    return calls
+
+
+def _call(asked: RequestedCall, turn: Turn, index: int) -> LogicalCall:
+    return LogicalCall(
+        key=asked.call_id or f"{turn.span.span_id}:{index}",
+        tool=asked.tool,
+        position=turn.place.position(index),
+        call_id=asked.call_id,
+        requested=True,
+        arguments=asked.arguments,
+        agent=turn.place.agent,
+        span_id=turn.span.span_id,
+    )
+
+
+def _show_arguments(call: LogicalCall, text: str | None, unseen: Unseen | None) -> None:
+    """A reporter shows arguments: whole ones replace none and cut ones."""
+    if text is not None and unseen is None:
+        call.arguments, call.arguments_unseen = text, None
+    elif call.arguments is None:
+        call.arguments, call.arguments_unseen = text, unseen or call.arguments_unseen
+
+
+def run(
+    calls: list[LogicalCall],
+    groups: list[Group],
+    spans: Mapping[str, Span],
+    places: Mapping[str, Place],
+) -> None:
+    """Tells which calls ran: each group of tool spans joins the call that it reports."""
+    by_id: dict[tuple[str, str], list[LogicalCall]] = {}
+    by_tool: dict[str, list[LogicalCall]] = {}
+    for call in calls:
+        by_tool.setdefault(call.tool, []).append(call)
+        if call.call_id is not None:
+            by_id.setdefault((call.call_id, call.tool), []).append(call)
+    named: list[Group] = []
+    loose: list[Group] = []
+    for group in groups:
+        tool = group.layers[0].tool or ""
+        call_id = group.call_id
+        named_here = call_id is not None and (call_id, tool) in by_id
+        (named if named_here else loose).append(group)
+    for group in named:
+        candidates = by_id[group.call_id or "", group.layers[0].tool or ""]
+        before = [call for call in candidates if call.position <= group.place.position()]
+        report(before[-1] if before else candidates[0], group.layers, group.place)
+    alone: dict[tuple[str, str], LogicalCall] = {}
+    for group in loose:
+        tool = group.layers[0].tool or ""
+        match = _by_arguments(by_tool.get(tool, ()), group)
+        if match is None and group.call_id is not None:
+            match = alone.get((group.call_id, tool))
+        if match is None:
+            match = unrequested(group.layers[0], group.place, group.call_id)
+            calls.append(match)
+            if group.call_id is not None:
+                alone[group.call_id, tool] = match
+        report(match, group.layers, group.place)
+    _delegate(calls, spans, places)
+
+
+def unrequested(span: Span, at: Place, call_id: str | None) -> LogicalCall:
+    """A call of which only its span tells."""
+    return LogicalCall(
+        key=call_id or span.span_id,
+        tool=span.tool or "",
+        position=at.position(),
+        call_id=call_id,
+        agent=at.agent,
+    )
+
+
+def _by_arguments(candidates: Iterable[LogicalCall], group: Group) -> LogicalCall | None:
+    """The request that a group without a common id runs: same tool, before it, not yet run.
+
+    Equal arguments win, then order. Ids on both sides that differ are different calls.
+    """
+    first = None
+    shown = next((s.arguments for s in group.layers if s.arguments is not None), None)
+    for call in candidates:
+        if call.executed or call.position > group.place.position():
+            continue
+        if group.call_id is not None and call.call_id is not None:
+            continue
+        if shown is not None and call.arguments == shown:
+            return call
+        first = first or call
+    return first
+
+
+def report(call: LogicalCall, layers: list[Span], at: Place) -> None:
+    """Tool spans, outermost first, report that a call ran, with what, and what came of it."""
+    outer = layers[0]
+    call.executed = True
+    call.span_id = call.spans[0] if call.spans else outer.span_id
+    call.spans += tuple(span.span_id for span in layers)
+    call.evidence = at.root is not None or not at.complete
+    if call.error is None:
+        call.error = outer.error
+    for span in reversed(layers):
+        _show_arguments(call, span.arguments, span.unseen.get("arguments"))
+        unseen = span.unseen.get("result")
+        if span.result is not None and unseen is None:
+            call.result, call.result_unseen = span.result, None
+        elif call.result is None:
+            call.result, call.result_unseen = span.result, unseen or call.result_unseen
+
+
+def _delegate(
+    calls: list[LogicalCall], spans: Mapping[str, Span], places: Mapping[str, Place]
+) -> None:
+    """A requested call ran as well when an agent of its tool's name was seen after it."""
+    waiting = [call for call in calls if not call.executed]
+    if not waiting:
+        return
+    agents = sorted(
+        (at for at in places.values() if at.kind == "agent" and spans[at.span_id].agent),
+        key=Place.position,
+    )
+    for call in sorted(waiting, key=lambda c: c.position):
+        for at in agents:
+            if spans[at.span_id].agent == call.tool and at.position() > call.position:
+                call.executed, call.spans = True, (at.span_id,)
+                call.span_id = at.span_id
+                agents.remove(at)
+                break
+
+
+def quoted_results(calls: list[LogicalCall], turns: list[Turn]) -> list[str]:
+    """Results that later turns quote join their calls; those of unknown calls make calls.
+
+    What only the first turn's history tells happened before this trajectory: its results are
+    returned as context.
+    """
+    context: list[str] = []
+    by_id: dict[str, list[LogicalCall]] = {}
+    for call in sorted(calls, key=lambda c: c.position):
+        if call.call_id is not None:
+            by_id.setdefault(call.call_id, []).append(call)
+    first = True
+    for turn in turns:
+        if turn.place.kind != "llm":
+            continue
+        here = turn.place.position()
+        asked: dict[str, str] = {}
+        for number, message in enumerate(turn.span.inputs):
+            for index, request in enumerate(message.calls):
+                call_id = request.call_id
+                if call_id is None:
+                    continue
+                asked[call_id] = request.tool
+                if not first and call_id not in by_id:
+                    call = _call(request, turn, index)
+                    call.requested = False  # the turn that asked for it is not known
+                    call.position = turn.place.position(number * 1000 + index - 1_000_000)
+                    by_id[call_id] = [call]
+                    calls.append(call)
+            for quoted in message.results:
+                known = [
+                    call
+                    for call in by_id.get(quoted.call_id or "", ())
+                    if call.position < here
+                    and call.tool == (quoted.tool or asked.get(quoted.call_id or "", call.tool))
+                ]
+                if known:
+                    quote(known[-1], quoted)
+                elif quoted.call_id is None and (loose := _unreturned(calls, quoted, here)):
+                    quote(loose, quoted)
+                elif first and quoted.result is not None:
+                    context.append(quoted.result)
+        first = False
+    return context
+
+
+def _unreturned(
+    calls: list[LogicalCall], quoted: ReturnedResult, here: Position
+) -> LogicalCall | None:
+    """The earliest call that a quoted result without an id may belong to."""
+    open_calls = [
+        call
+        for call in calls
+        if not call.returned
+        and call.position < here
+        and (quoted.tool is None or call.tool == quoted.tool)
+    ]
+    return min(open_calls, key=lambda call: call.position, default=None)
+
+
+def quote(call: LogicalCall, quoted: ReturnedResult) -> None:
+    """A later turn's history quotes the result of a call."""
+    if quoted.result is None and not quoted.failed:
+        return
+    call.returned = True
+    if call.result is None or (call.result_unseen is not None and quoted.result is not None):
+        call.result, call.result_unseen = quoted.result, None
+    if quoted.failed and call.error is None:
+        call.error = quoted.result or ""
+
+
+def name_calls(calls: list[LogicalCall]) -> None:
+    """Ids can repeat between turns: the first call in order keeps it as its key."""
+    used: set[str] = set()
+    for call in calls:
+        if call.key in used:
+            call.key = f"{call.key}@{call.span_id}"
+        used.add(call.key)

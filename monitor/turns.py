@@ -1,0 +1,125 @@
+"""Turns: what a model said, once for each time it was asked.
+
+An LLM span is one turn: the calls it requested, or the text it answered. A turn nested in another
+one, without an agent or a tool between, is the same turn reported by a second instrumentation. An
+agent span that shows messages stands in where no turn below it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from monitor.model import Message, Span, Unseen, digest
+from monitor.places import Place, ancestors
+
+
+class Turn(msgspec.Struct, gc=False):
+    """What a model said once: it requested calls, or it answered with a text."""
+
+    span: Span
+    place: Place
+
+    @property
+    def depth(self) -> int:
+        return self.place.depth + (self.place.kind == "agent")
+
+    @property
+    def hidden(self) -> Unseen | None:
+        """Why its output, or a part of it, cannot be read."""
+        return self.span.unseen.get("output")
+
+    @property
+    def text(self) -> str | None:
+        return answer_text(self.span)
+
+    @property
+    def mute(self) -> bool:
+        """Nobody can tell whether it answered."""
+        return is_mute(self.span)
+
+
+def answer_text(span: Span) -> str | None:
+    """The text with which a turn ends; None for a turn with calls or one that shows no text.
+
+    The output of an agent span is its whole run, so there only the last message counts.
+    """
+    said = span.outputs[-1:] if span.kind == "agent" else span.outputs
+    if any(m.calls or m.results for m in said):
+        return None
+    texts = [m.text for m in said if m.text is not None]
+    return "".join(texts) if texts else None
+
+
+def is_mute(span: Span) -> bool:
+    """Its output is hidden to the point that neither a call nor a text is left of it."""
+    return (
+        "output" in span.unseen
+        and answer_text(span) is None
+        and not any(message.calls for message in span.outputs)
+    )
+
+
+def last_assistant(span: Span) -> int:
+    """Index in `inputs` of the last assistant message, -1 without one."""
+    for index in range(len(span.inputs) - 1, -1, -1):
+        if span.inputs[index].role == "assistant":
+            return index
+    return -1
+
+
+def user_text(messages: Iterable[Message]) -> str | None:
+    """Text of the last message that is a user's own and not a tool's result."""
+    found = None
+    for message in messages:
+        if message.role == "user" and message.text is not None and not message.results:
+            found = message.text
+    return found
+
+
+def request_text(span: Span, *, first: bool) -> str | None:
+    """The user's words that a turn answers to; of a later turn only those after an answer."""
+    split = last_assistant(span)
+    if split < 0 and not first:
+        return None
+    text = user_text(span.inputs[split + 1 :])
+    return text if text is not None or not first else user_text(span.inputs)
+
+
+def preceding(span: Span) -> set[str]:
+    """Marks of the turn that a turn's history quotes last; empty when it quotes none."""
+    split = last_assistant(span)
+    return set(marks(span.inputs[split : split + 1])) if split >= 0 else set()
+
+
+def marks(messages: Iterable[Message]) -> Iterator[str]:
+    """What an assistant message is recognised by: its call ids, without them its tools or text."""
+    for message in messages:
+        for call in message.calls:
+            yield f"c:{call.call_id}" if call.call_id else f"n:{call.tool}"
+        if not message.calls and message.text and message.text.strip():
+            yield f"o:{digest(message.text.strip(), size=8)}"
+
+
+def find_turns(spans: Mapping[str, Span], places: Mapping[str, Place]) -> list[Turn]:
+    """Turns in causal order: LLM spans, and agent spans that show what none below them shows."""
+    turns: dict[str, Turn] = {}
+    told: set[str] = set()
+    for span_id, at in places.items():  # outer spans first
+        span = spans[span_id]
+        if span.kind != "llm":
+            continue
+        enclosing = next((up for up in ancestors(places, at) if up.kind != "other"), None)
+        if enclosing is not None and enclosing.kind == "llm" and enclosing.span_id in turns:
+            if spans[enclosing.span_id].outputs or not span.outputs:
+                continue
+            del turns[enclosing.span_id]
+        turns[span_id] = Turn(span, at)
+    for turn in turns.values():
+        if turn.span.outputs:
+            told.update(up.span_id for up in ancestors(places, turn.place) if up.kind == "agent")
+    for span_id, at in places.items():
+        if at.kind == "agent" and span_id not in told and spans[span_id].outputs:
+            turns[span_id] = Turn(spans[span_id], at)
+    return sorted(turns.values(), key=lambda turn: turn.place.position())
