@@ -28,7 +28,7 @@ class Work:
         self.new_fields: dict[str, bytes] = {}
         self.new_content: dict[str, bytes] = {}
         self.changed = False
-        self.gone = False
+        self.fresh = False
         self._spans: dict[str, Span] | None = None
         self._digests: dict[str, str] = {}
         self._revived = self.head is None
@@ -51,12 +51,12 @@ class Work:
 
     def begin(self, bench: Bench, time: int) -> Head:
         self.head = new_head(self.trajectory, bench, time)
-        self.gone, self._revived = False, True
+        self._revived = True
         return self.head
 
     def forget(self) -> None:
         """Removes the trajectory; what arrives later begins it anew."""
-        self.head, self.gone, self.changed = None, True, True
+        self.head, self.fresh, self.changed = None, True, True
         self.fields, self.new_fields, self.new_content = {}, {}, {}
         self._spans, self._digests = {}, {}
 
@@ -96,12 +96,12 @@ class Work:
 
     def saving(self, due: int | None) -> Saving:
         head = None if self.head is None else encode_head(self.head)
-        return Saving(head, self.new_fields, self.new_content, due, fresh=self.gone)
+        return Saving(head, self.new_fields, self.new_content, due, fresh=self.fresh)
 
     def saved(self) -> None:
         """What was to be saved is."""
         self.new_fields, self.new_content = {}, {}
-        self.changed = self.gone = False
+        self.changed = self.fresh = False
 
 
 def span_digest(data: bytes) -> str:
