@@ -386,7 +386,7 @@ def test_a_reload_in_mid_run_and_a_crash_across_it_give_what_a_replay_gives() ->
 
 
 def test_events_carry_the_attributes_and_evidence_that_the_deployment_wants() -> None:
-    given = {"attributes": {"deployment.environment": "prod", "host": "h1"}}
+    given: Any = {"attributes": {"deployment.environment": "prod", "host": "h1"}}
     for how, wanted in (("plain", "see T-9"), ("off", None)):
         run = Run(contract(), evidence=how, event_attributes=["deployment.environment"])
         run.feed(llm(1, ans="see T-9", **given), root(**given))

@@ -19,7 +19,7 @@ from monitor.head import decode_head, encode_head, new_head, revive
 from monitor.index import names
 from monitor.label import Label, Violation, encode
 from monitor.memory import Crash, Fuse, MemoryPolicySets, MemoryPublisher, MemoryStore
-from monitor.model import Close, Observed, Record, Span
+from monitor.model import Arrival, Close, Observed, Record, Span
 from monitor.rge import rebuild
 from monitor.work import span_digest
 from tests import oracle
@@ -139,7 +139,7 @@ def test_law_1_spans_after_the_close_lead_to_the_same_label(trace: Trace, data: 
     shuffled = data.draw(st.permutations(trace.spans))
     early = data.draw(st.integers(1, len(shuffled)))
     world = fed(shuffled[:early])
-    late = [Observed(span) for span in shuffled[early:]]
+    late: list[Arrival] = [Observed(span) for span in shuffled[early:]]
     offset = world.store.watermarks[0].offset
     # A trajectory without an agent span was forgotten at its close and begins anew; here the
     # spans that came before it come again, as they do when an exporter retries.
@@ -206,7 +206,7 @@ def test_law_3_a_replay_of_the_journal_equals_live(trace: Trace, data: Any) -> N
     assert list(dict.fromkeys(_bytes(live))) == _bytes(replay)
 
 
-LAW_4 = (
+LAW_4: tuple[dict[str, Any], ...] = (
     {"expected_trajectory": ["a", "b"], "forbidden_tools": ["z"]},
     {"expected_trajectory": ["a", "update_c"], "trajectory_mode": "relaxed", "no_repeats": ["b"]},
     {"forbidden_intermediates": ["z"], "filtered_fields": ["items"]},
