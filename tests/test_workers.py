@@ -9,6 +9,7 @@ import signal
 from collections import defaultdict
 
 import pytest
+import redis
 
 from monitor.engine import Engine
 from monitor.memory import MemoryPolicySets, MemoryPublisher, MemoryStore
@@ -162,3 +163,34 @@ def test_killed_workers_lose_no_event_and_repeat_them_byte_for_byte(deployment):
     letters = {letter.value for letter in deployment.read(deployment.plan.dead_letters.name)}
     assert letters == {b"poison"}
     assert len(found) >= len(runs)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_flushed_store_ends_the_worker_and_is_rebuilt_by_the_next(deployment):
+    runs = traces(20)
+    values = interleaved(runs)
+    half = len(values) // 2
+    with deployment.worker("ingest"), deployment.worker("evaluate") as evaluate:
+        wait_for(lambda: "partitions of" in evaluate.said, "the worker to join", 60)
+        deployment.send(values[:half])
+        wait_for(lambda: len(deployment.journal()) >= 4, "the first half in the journal", 60)
+        with redis.Redis.from_url(deployment.settings.redis_url) as client:
+            wait_for(
+                lambda: client.keys(f"{{{deployment.settings.topic_prefix}:*:w"),
+                "state in the store",
+                60,
+            )
+            for key in client.keys(f"{{{deployment.settings.topic_prefix}:*"):
+                client.delete(key)
+        deployment.send(values[half:])
+        wait_for(lambda: evaluate.status is not None, "the worker to end", 60)
+        assert evaluate.status == 1
+        assert "StoreBehind" in evaluate.said
+        evaluate.start()
+        wait_for(lambda: len(closed(deployment)) == len(runs), "every run to be closed", 60)
+        assert evaluate.stop() == 0
+    expected, found = replayed(deployment), events(deployment)
+    assert set(found) == set(expected)
+    for name, copies in found.items():
+        assert set(copies) == {expected[name]}
