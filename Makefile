@@ -1,6 +1,6 @@
 # Two commands do everything, set-up included: make run, make test.
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test bench docs clean
+.PHONY: help setup run check test bench captures docs clean
 SHELL := /bin/bash
 
 VENV  := .venv
@@ -8,7 +8,7 @@ BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY)  ## Create .venv with everything in it (the other targets do this themselves)
 
@@ -31,6 +31,9 @@ test: $(READY)  ## The whole test suite
 
 bench: $(READY)  ## Ratios that tell whether the hot path is still fast
 	$(BIN)/python -m tests.benchmarks
+
+captures: $(READY)  ## What is read right of the recorded runs of agent frameworks
+	@$(BIN)/python -m tests.captures_scoreboard $(ONLY)
 
 docs: $(READY)  ## Write the generated pages under docs/
 	$(BIN)/python -m streams.docs

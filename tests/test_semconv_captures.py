@@ -1,4 +1,4 @@
-"""Recorded runs of three frameworks against what they are known to have done."""
+"""Spans of three frameworks that write the current conventions against what they are known to have done."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from streams.otlp import decode
 
 CAPTURES = Path(__file__).parent / "captures"
 TRUTH = json.loads((CAPTURES / "TRUTH.json").read_text())
-SCENARIOS = sorted(
-    (folder.parent.name, folder.name) for folder in CAPTURES.glob("*/*") if folder.is_dir()
+VARIANTS = (
+    "agent-framework-1.23.0-chat",
+    "google-adk-2.13.0-latest-content",
+    "pydantic-ai-2.68.0",
 )
+SCENARIOS = [
+    (variant, folder.name)
+    for variant in VARIANTS
+    for folder in sorted((CAPTURES / variant).iterdir())
+]
 WITH_CONTENT = [(v, s) for v, s in SCENARIOS if s != "no_content"]
 DELEGATIONS = {"ask_ticket_agent", "transfer_to_agent"}
 
