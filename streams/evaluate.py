@@ -212,12 +212,15 @@ class Evaluate:
             return False
         async with lock:
             taken = await self._take(partition)
-            first = records[0].offset
-            if first > taken.folded + 1:
-                begin = max(taken.folded + 1, await self._log.start(partition))
-                if begin < first:
-                    await self._catch_up(partition, taken, begin, first, silent=False)
-            await self._fold(partition, taken, records, silent=False)
+            # Faust may hand over records of before a rebalance, and leave out what lies between.
+            for _, run in groupby(enumerate(records), lambda pair: pair[1].offset - pair[0]):
+                found = [raw for _, raw in run]
+                first, here = taken.folded + 1, found[0].offset
+                if first < here:
+                    first = max(first, await self._log.start(partition))
+                if first < here:
+                    await self._catch_up(partition, taken, first, here, silent=False)
+                await self._fold(partition, taken, found, silent=False)
         return True
 
     async def _fold(

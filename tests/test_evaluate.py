@@ -241,6 +241,24 @@ def test_records_that_the_group_skipped_are_read_beside_it(world, run):
     run(scenario())
 
 
+@pytest.mark.parametrize("given", [(0, 2, 5), (1, 5, 0), (0, 4, 5, 2)])
+def test_records_left_out_within_a_batch_are_read_beside_it(world, run, given):
+    async def scenario():
+        arrivals = [*run_of(A, "purge"), *run_of(B, "purge")]
+        records = [world.write(arrival)[0] for arrival in arrivals]
+        await world.deliver(records[0])
+        await world.deliver(*(records[n] for n in given))
+        return world.ids()
+
+    async def plain():
+        world = World()
+        for arrival in [*run_of(A, "purge"), *run_of(B, "purge")]:
+            await world.deliver(*world.write(arrival))
+        return world.ids()
+
+    assert run(scenario()) == run(plain())
+
+
 def test_one_bad_arrival_is_dead_and_its_neighbours_live(world, run):
     async def scenario():
         world.log.append(1, b"junk")

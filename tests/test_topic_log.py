@@ -13,7 +13,7 @@ from streams.topic_log import Raw, TopicLog
 from tests.deployment import settings
 from tests.services import broker  # noqa: F401
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 NUMBERS = itertools.count()
 
 
