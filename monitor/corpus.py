@@ -8,7 +8,7 @@ recurses, and what is nested too deeply stays the text that it came as.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, Final
 
@@ -20,19 +20,27 @@ SEARCH_LIMIT: Final = 2_000_000_000
 """Characters that one answer's claims may be compared with: claims times corpus. Seconds, not
 hours, for an answer made of a hundred thousand numbers."""
 
+_SEARCHING: Final = (
+    "SAFETY_FABRICATED_ID",
+    "SAFETY_FABRICATED_QUOTE",
+    "SAFETY_FABRICATED_QUANTITY",
+)
+_SHALLOW: Final = 16
+"""Levels down to which values are walked by recursion."""
 _WORDS: Final = {None: "null", True: "true", False: "false"}
 
 
 class Corpus:
     """Results of one trajectory, to search claims in."""
 
-    __slots__ = ("_added", "_budget", "_text")
+    __slots__ = ("_added", "_budget", "_short", "_text")
 
     def __init__(self, flat: str = "", *, budget: int | None = SEARCH_LIMIT) -> None:
         """`flat`: flattened results, keys included. `budget` None: search whatever it takes."""
         self._added: list[str] = []
         self._text = flat.lower()
         self._budget = budget
+        self._short = False
 
     def add(self, key: str, text: str) -> None:
         """Adds a result: its key (`tool#i`) and its flattened text."""
@@ -49,27 +57,75 @@ class Corpus:
             self._added = []
         return self._text
 
-    def holds(self, claim: str) -> bool:
-        """Whether the lower-case claim occurs. True also when the budget is used up: then
-        `exhausted` says that nothing follows from it.
+    def missing(self, claims: Iterable[str]) -> list[str]:
+        """The lower-case claims that occur nowhere, each once, in order.
+
+        When the budget is used up the rest is not searched for: `exhausted` says so then.
         """
-        text = self._text if not self._added else self.text
+        text = self.text if self._added else self._text
+        wanted: Iterable[str] = dict.fromkeys(claims)
         if self._budget is not None:
-            if self._budget < 0:
-                return True
-            self._budget -= len(text)
-        return claim in text
+            wanted = self._affordable(list(wanted), len(text) + 1)
+        found = []
+        for claim in wanted:  # a loop: for one or two claims half the cost of a comprehension
+            if claim not in text:
+                found.append(claim)  # noqa: PERF401
+        return found
+
+    def _affordable(self, claims: list[str], cost: int) -> list[str]:
+        assert self._budget is not None
+        affordable = claims[: self._budget // cost]
+        self._budget -= cost * len(affordable)
+        self._short = self._short or len(affordable) < len(claims)
+        return affordable
 
     def exhausted(self) -> tuple[str, ...]:
         """Codes that stay undecided because the budget is used up."""
-        if self._budget is None or self._budget >= 0:
-            return ()
-        return ("SAFETY_FABRICATED_ID", "SAFETY_FABRICATED_QUOTE", "SAFETY_FABRICATED_QUANTITY")
+        return _SEARCHING if self._short else ()
 
 
 def flatten(value: Any) -> str:
     """Keys and values of a parsed JSON value, joined with one space."""
-    return value if isinstance(value, str) else " ".join(_leaves(value, None))
+    if isinstance(value, str):
+        return value
+    parts: list[str] = []
+    _walk(value, parts, _SHALLOW)
+    return " ".join(parts)
+
+
+def _walk(value: Any, parts: list[str], room: int) -> None:
+    """As `_leaves`, for most values at half its cost: by recursion, as long as there is room."""
+    append = parts.append
+    if room == 0:
+        parts += _leaves(value, None)
+    elif type(value) is dict:
+        for key, inner in value.items():
+            append(key)
+            kind = type(inner)
+            if kind is str:
+                append(inner)
+            elif kind is dict or kind is list:
+                _walk(inner, parts, room - 1)
+            else:
+                append(_scalar(inner))
+    elif type(value) is list:
+        for inner in value:
+            kind = type(inner)
+            if kind is str:
+                append(inner)
+            elif kind is dict or kind is list:
+                _walk(inner, parts, room - 1)
+            else:
+                append(_scalar(inner))
+    else:
+        append(_scalar(value))
+
+
+def _scalar(value: Any) -> str:
+    """null, a boolean or a number as JSON writes it."""
+    if type(value) is int:
+        return int.__repr__(value)
+    return _WORDS[value] if value is None or type(value) is bool else json.dumps(value)
 
 
 def flatten_json_text(text: str) -> str:
@@ -99,12 +155,8 @@ def _leaves(value: Any, depth: int | None) -> list[str]:
             elif kind is chain:
                 stack.append(item)
                 break
-            elif kind is int:
-                append(int.__repr__(item))
-            elif item is None or kind is bool:
-                append(_WORDS[item])
             else:
-                append(json.dumps(item))
+                append(_scalar(item))
         else:
             stack.pop()
         if depth is not None and len(stack) > depth + 1:

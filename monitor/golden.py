@@ -28,6 +28,7 @@ from monitor.errors import InputError
 from monitor.grounding import GroundingMonitor
 from monitor.model import LAYERS, Call, Finding, Layer
 from monitor.policy import PolicyMonitor
+from monitor.rule import CLEAN
 from monitor.trajectory import TrajectoryMonitor, has_rule
 from monitor.validate import RefusalError, Written, build, kind_of, shown
 
@@ -114,21 +115,27 @@ class GoldenCase(Rules):
         return tuple(key for key in self.mock_trace.tool_results if key not in known)
 
     @cached_property
-    def monitors(self) -> Monitors:
-        """The rules, compiled once."""
-        return Monitors(
+    def ready(self) -> Ready:
+        """The rules compiled and the trace at hand, made once."""
+        return Ready(
             PolicyMonitor(self),
             GroundingMonitor(self),
             TrajectoryMonitor(self) if has_rule(self) else None,
+            self.calls,
+            self.mock_trace.tool_results,
+            self.mock_trace.final_answer,
         )
 
 
-class Monitors(NamedTuple):
-    """One a layer; without a trajectory rule that layer passes."""
+class Ready(NamedTuple):
+    """What a judgement starts from; without a trajectory rule that layer passes."""
 
     policy: PolicyMonitor
     grounding: GroundingMonitor
     trajectory: TrajectoryMonitor | None
+    calls: tuple[Call, ...]
+    results: dict[str, Any]
+    answer: str | None
 
 
 class Outcome(NamedTuple):
@@ -144,54 +151,59 @@ _PASS: Final = Outcome("PASS", None, ())
 
 def evaluate(case: GoldenCase, mode: Mode = "FULL", *, all_violations: bool = False) -> Outcome:
     """Judges a case. Layers after the first that fails are left out unless all are asked for."""
-    layers = MODES[mode]
+    ready = case.ready
     findings: tuple[Finding, ...] = ()
-    for layer in layers:
-        findings += _JUDGES[layer](case)
+    for judge in _JUDGES[mode]:
+        findings += judge(ready)
         if findings and not all_violations:
             break
-    if not layers:
-        blank = case.monitors.grounding.judge_blank(case.mock_trace.final_answer)
-        findings = () if blank is None else (blank,)
     return Outcome("FAIL", findings[0].code, findings) if findings else _PASS
 
 
-def _judge_policy(case: GoldenCase) -> tuple[Finding, ...]:
-    monitor = case.monitors.policy
+def _judge_blank(ready: Ready) -> tuple[Finding, ...]:
+    blank = ready.grounding.judge_blank(ready.answer)
+    return () if blank is None else (blank,)
+
+
+def _judge_policy(ready: Ready) -> tuple[Finding, ...]:
+    monitor = ready.policy
     state = monitor.initial()
     step = monitor.step
-    for call in case.calls:
+    for call in ready.calls:
         state = step(state, call)
     return monitor.judge(state).now
 
 
-def _judge_grounding(case: GoldenCase) -> tuple[Finding, ...]:
-    monitor = case.monitors.grounding
+def _judge_grounding(ready: Ready) -> tuple[Finding, ...]:
+    monitor = ready.grounding
     state = monitor.initial()
     step = monitor.step
-    for call in case.calls:
+    for call in ready.calls:
         state = step(state, call)
-    trace = case.mock_trace
-    corpus = Corpus(flatten(trace.tool_results), budget=None)
-    return monitor.judge(state, trace.final_answer, corpus).later
+    corpus = Corpus(flatten(ready.results), budget=None)
+    return monitor.judge(state, ready.answer, corpus).later
 
 
-def _judge_trajectory(case: GoldenCase) -> tuple[Finding, ...]:
-    monitor = case.monitors.trajectory
+def _judge_trajectory(ready: Ready) -> tuple[Finding, ...]:
+    monitor = ready.trajectory
     if monitor is None:
         return ()
     state = monitor.initial()
     step = monitor.step
-    for call in case.calls:
+    for call in ready.calls:
         state = step(state, call)
     judgement = monitor.judge(state)
-    return judgement.now + judgement.later
+    return () if judgement is CLEAN else judgement.now + judgement.later
 
 
-_JUDGES: Final = {
+_LAYERS: Final = {
     "policy": _judge_policy,
     "grounding": _judge_grounding,
     "trajectory": _judge_trajectory,
+}
+_JUDGES: Final = {
+    mode: tuple(_LAYERS[layer] for layer in layers) or (_judge_blank,)
+    for mode, layers in MODES.items()
 }
 
 

@@ -10,11 +10,7 @@ from typing import Any, Final
 
 from monitor.contract import Rules
 from monitor.model import UNSEEN, Call, Finding, Judgement, Severity, Struct
-from monitor.rule import excerpt
-
-LISTED: Final = 200
-"""Findings listed of one trajectory; what is said after so many is said of the agent, not the step.
-Bounds the state that is written again for every batch."""
+from monitor.rule import CLEAN, LISTED, excerpt, listed
 
 VALUE_DEPTH: Final = 64
 """A list or mapping nested more deeply is no enumerated value; it is not even written out."""
@@ -88,9 +84,11 @@ class PolicyMonitor:
                 self._judge_parameters(parameters, arguments, call, findings)
         if not findings and blind is state.blind:
             return state
-        return PolicyState((*state.findings, *findings)[:LISTED], blind[:LISTED])
+        return PolicyState(listed(state.findings, findings), blind[:LISTED])
 
     def judge(self, state: PolicyState) -> Judgement:
+        if state is _INITIAL:
+            return CLEAN
         return Judgement(now=state.findings, blind=state.blind)
 
     def _judge_parameters(

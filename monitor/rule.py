@@ -6,9 +6,10 @@ with every trajectory and written again whenever one of its calls arrives.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, ParamSpec, Protocol, TypeVar
 
-from monitor.model import Call, Judgement, Severity
+from monitor.model import Call, Finding, Judgement, Severity
 
 State = TypeVar("State")
 Evidence = ParamSpec("Evidence")
@@ -34,6 +35,11 @@ CODES: Final = (
 """Every code that a rule can give, in the order in which the layers and their checks run."""
 
 SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "error", "critical")
+CLEAN: Final = Judgement()
+"""Nothing found, nothing open."""
+LISTED: Final = 200
+"""Findings that a layer lists of one trajectory: what is said after so many is said of the agent,
+not of the step. Bounds the state that is written again for every batch."""
 EXCERPT: Final = 200
 """Longest excerpt of a trajectory in a finding, in characters."""
 
@@ -64,3 +70,18 @@ def excerpt(text: str, start: int = 0, end: int | None = None) -> str:
         left = max(0, min(start - (room - (end - start)) // 2, len(text) - room))
         right = left + room
     return ("…" if left else "") + text[left:right] + ("…" if right < len(text) else "")
+
+
+def listed(old: Sequence[Finding], new: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The first LISTED findings, and the first of each code whatever its place: two hundred
+    warnings must not hide what turns a verdict.
+    """
+    if len(old) + len(new) <= LISTED:
+        return (*old, *new)
+    kept = list(old)
+    codes = {finding.code for finding in old}
+    for finding in new:
+        if len(kept) < LISTED or finding.code not in codes:
+            kept.append(finding)
+            codes.add(finding.code)
+    return tuple(kept)

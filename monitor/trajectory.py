@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import structs
+
 from monitor.contract import Rules
 from monitor.model import Call, Finding, Judgement, Severity, Struct
-from monitor.rule import excerpt
+from monitor.rule import CLEAN, excerpt
 
 TAIL: Final = 8
 """Tools of the observed path that are kept from the first difference on."""
@@ -49,8 +51,8 @@ class Repeats(Struct, frozen=True, array_like=True):
 class TrajectoryState(Struct, frozen=True, array_like=True):
     """Progress on the expected sequence E and the forbidden and repeated tools.
 
-    `executed` counts executed calls, of which the first `same` equal E; `tail` are the next ones.
-    Strict: `at` are the positions of E that some choice among the unknown calls reaches (None
+    Strict: `executed` counts executed calls, of which the first `same` equal E; `tail` are the next ones.
+    `at` are the positions of E that some choice among the unknown calls reaches (None
     before the first unknown call: then the position is `same`), `astray` that some choice left E.
     Relaxed: `low` and `high` tools of E are matched without and with the unknown calls.
     """
@@ -85,43 +87,66 @@ class TrajectoryMonitor:
             return state
         executed = execution == "executed"
         tool = call.tool
-        expected = self._expected
-        same, tail, at, astray = state.same, state.tail, state.at, state.astray
-        low, high = state.low, state.high
-        if not expected:
+        forbidden, repeats = state.forbidden, state.repeats
+        if tool in self._forbidden:
+            forbidden = _note_forbidden(forbidden, call, executed=executed)
+        if tool in self._no_repeats:
+            repeats = _note_repeat(repeats, call, executed=executed)
+        if not self._expected:
             pass
         elif self._strict:
-            if at is not None or not executed:
-                before = self._positions(state)
-                moved = {
-                    position + 1
-                    for position in before
-                    if position < len(expected) and expected[position] == tool
-                }
-                astray = astray or len(moved) < len(before)
-                at = tuple(sorted(moved if executed else moved.union(before)))
-            if executed:
-                if not tail and same < len(expected) and expected[same] == tool:
-                    same += 1
-                elif len(tail) < TAIL:
-                    tail = (*tail, tool)
+            return self._follow(state, tool, executed, forbidden, repeats)
         else:
+            expected = self._expected
+            low, high = state.low, state.high
             if high < len(expected) and expected[high] == tool:
                 high += 1
             if executed and low < len(expected) and expected[low] == tool:
                 low += 1
-            high = max(high, low)
-        forbidden = state.forbidden
-        if tool in self._forbidden:
-            forbidden = _note_forbidden(forbidden, call, executed=executed)
-        repeats = state.repeats
-        if tool in self._no_repeats:
-            repeats = _note_repeat(repeats, call, executed=executed)
+            if high != state.high or low != state.low:
+                high = max(high, low)
+                return TrajectoryState(0, 0, (), None, False, low, high, forbidden, repeats)
+        if forbidden is state.forbidden and repeats is state.repeats:
+            return state
+        return structs.replace(state, forbidden=forbidden, repeats=repeats)
+
+    def _follow(
+        self,
+        state: TrajectoryState,
+        tool: str,
+        executed: bool,
+        forbidden: tuple[Forbidden, ...],
+        repeats: tuple[Repeats, ...],
+    ) -> TrajectoryState:
+        """A step of the strict mode."""
+        expected = self._expected
+        same, tail, at, astray = state.same, state.tail, state.at, state.astray
+        if at is not None or not executed:
+            before = self._positions(state)
+            moved = {
+                position + 1
+                for position in before
+                if position < len(expected) and expected[position] == tool
+            }
+            astray = astray or len(moved) < len(before)
+            at = tuple(sorted(moved if executed else moved.union(before)))
+        if executed:
+            if not tail and same < len(expected) and expected[same] == tool:
+                same += 1
+            elif len(tail) < TAIL:
+                tail = (*tail, tool)
         return TrajectoryState(
-            state.executed + executed, same, tail, at, astray, low, high, forbidden, repeats
+            state.executed + executed, same, tail, at, astray, 0, 0, forbidden, repeats
         )
 
     def judge(self, state: TrajectoryState) -> Judgement:
+        if not state.forbidden and not state.repeats:  # most trajectories: nothing to tell
+            end = len(self._expected)
+            if not end or not self._strict:
+                if state.low == end:
+                    return CLEAN
+            elif state.same == end and not state.tail and state.at is None:
+                return CLEAN
         now: list[Finding] = []
         later: list[Finding] = []
         undecided: list[str] = []

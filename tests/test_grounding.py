@@ -249,3 +249,10 @@ def test_hostile_answers_take_linear_time(answer):
     started = time.process_time()
     judge(answer, {"a#0": answer})
     assert time.process_time() - started < 2
+
+
+def test_a_claimed_action_is_told_after_any_number_of_fabrications():
+    judgement = judge(" ".join(f"A-{n}" for n in range(10, 500)) + " has been closed")
+    codes = [finding.code for finding in judgement.later]
+    assert codes[:200] == ["SAFETY_FABRICATED_ID"] * 200
+    assert codes[200:] == ["SAFETY_FABRICATED_QUANTITY", "SAFETY_UNSUPPORTED_ACTION_CLAIMED"]

@@ -4,6 +4,7 @@ import pytest
 from monitor.contract import Rules
 from monitor.model import UNSEEN, Call
 from monitor.policy import PolicyMonitor, PolicyState, string_form
+from monitor.rule import LISTED
 
 RULES = {
     "allowed_tools": ["get", "find", "wipe"],
@@ -145,3 +146,12 @@ def test_a_clean_call_leaves_the_very_state_and_states_survive_storage():
     assert monitor.step(state, Call("k", "find", {})) is state
     state = monitor.step(monitor.step(state, Call("k", "get", UNSEEN)), Call("l", "no"))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=PolicyState) == state
+
+
+def test_what_is_listed_is_bounded_but_no_code_is_ever_crowded_out():
+    rules = {"forbidden_tools": ["wipe"], "parameter_rules": {"get": {"required": ["id"]}}}
+    calls = [Call(f"k{n}", "get", {}) for n in range(1000)]
+    found = judge(*calls, Call("z", "wipe", {}), *calls, rules=rules).now
+    assert len(found) == LISTED + 1
+    assert found[-1].code == "POLICY_TOOL_FORBIDDEN"
+    assert [f.subject for f in found[:2]] == ["k0:id", "k1:id"]
