@@ -19,12 +19,14 @@ import click
 from monitor import report
 from monitor.errors import InputError, plain
 from monitor.explain import Judged, explain
-from monitor.golden import MODES, SIZE_LIMIT, GoldenCase, Mode, evaluate, load_cases
+from monitor.golden import MODES, SIZE_LIMIT, GoldenCase, Mode, evaluate, files_of, load_cases
 
 MIN_CORRECT: Final = 0.95
 MAX_CRITICAL_MISSES: Final = 0
 LONG_RUN: Final = 3000
 """Judgements from which on a terminal shows a progress bar."""
+LONG_READ: Final = 1_000_000
+"""Bytes from which on a terminal is told that cases are being read."""
 SHOWN: Final = 20
 """Failures that are explained; the reports hold all."""
 
@@ -84,6 +86,8 @@ def check(
     Exits with 0 when the thresholds hold, 1 when one fails, 2 on bad input. The thresholds are
     FULL's; with another single mode they count only when they are given.
     """
+    if sys.stderr.isatty() and (size := _size(paths)) >= LONG_READ:
+        click.echo(f"reading {size / 1e6:.1f} MB of cases …", err=True)
     cases = load_cases(*paths, strict=strict, limit=max_bytes)
     if not cases:
         raise InputError(", ".join(map(str, paths)), "holds no case", "at least one")
@@ -110,6 +114,10 @@ def check(
     else:
         _tell(judged, problems, all_violations=all_violations)
     ctx.exit(1 if problems else 0)
+
+
+def _size(paths: tuple[Path, ...]) -> int:
+    return sum(file.stat().st_size for file in files_of(*paths) if file.is_file())
 
 
 def _judge(

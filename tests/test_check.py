@@ -248,3 +248,14 @@ def test_hostile_text_cannot_reach_the_terminal_or_break_the_reports(check, file
     assert len(list(csv.reader((tmp_path / "o.csv").read_text().splitlines()))) == 7
     assert "\x1b" not in (tmp_path / "o.md").read_text()
     assert ET.parse(tmp_path / "o.xml").getroot()[0].get("failures") == "1"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_long_runs_show_progress_on_a_terminal_only(check, file, monkeypatch, terminal):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    many = "".join(GOOD.replace("id: A", f"id: A{n}") for n in range(501))
+    status, _, err = check(file(many + "# " + "x" * 1_000_000))
+    assert status == 0
+    assert ("reading 1.0 MB of cases" in err) is terminal
+    assert ("judging" in err) is terminal
+    assert bool(err) is terminal

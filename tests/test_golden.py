@@ -1,5 +1,6 @@
 import json
 import random
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -398,3 +399,29 @@ def test_another_reason_than_the_one_told_is_told_apart():
         "X in FULL: expected FAIL TRAJ_REPEATED_TOOL, got FAIL SAFETY_EMPTY_ANSWER"
     )
     assert not Judged(c, "JUDGE_ONLY", evaluate(c, "JUDGE_ONLY")).reason_differs
+
+
+# -- documentation -------------------------------------------------------------------------
+
+DOCS = Path(__file__).parent.parent / "docs" / "golden-cases.md"
+
+
+def test_the_examples_of_the_documentation_are_cases_that_come_out_as_told(tmp_path):
+    examples = re.findall(r"```yaml\n(- case_id.*?)```", DOCS.read_text(), re.DOTALL)
+    assert len(examples) == 2
+    for text in examples:
+        for c in load_cases(write(tmp_path, text)):
+            outcome = evaluate(c)
+            assert (outcome.decision, outcome.reason) == (c.expected_decision, c.expected_reason)
+
+
+def test_the_documented_program_runs(monkeypatch):
+    monkeypatch.chdir(DOCS.parent.parent)
+    [program] = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    exec(program, {})
+
+
+def test_the_documentation_names_every_field_and_mode():
+    text = DOCS.read_text()
+    for name in (*GoldenCase.model_fields, *MODES):
+        assert f"`{name}`" in text
