@@ -235,18 +235,25 @@ def _delegate(
                 break
 
 
-def quoted_results(calls: list[LogicalCall], turns: list[Turn]) -> list[str]:
+class Context(msgspec.Struct, gc=False):
+    """What happened before this trajectory, as its first turn's history tells it."""
+
+    results: list[str] = []
+    call_ids: list[str] = []
+
+
+def quoted_results(calls: list[LogicalCall], turns: list[Turn], *, resumed: bool) -> Context:
     """Results that later turns quote join their calls; those of unknown calls make calls.
 
-    What only the first turn's history tells happened before this trajectory: its results are
-    returned as context.
+    What only the first turn's history tells is context, unless that turn is known to have gone on
+    from one of this trajectory (`resumed`).
     """
-    context: list[str] = []
+    context = Context()
     by_id: dict[str, list[LogicalCall]] = {}
     for call in sorted(calls, key=lambda c: c.position):
         if call.call_id is not None:
             by_id.setdefault(call.call_id, []).append(call)
-    first = True
+    first = not resumed
     for turn in turns:
         if turn.place.kind != "llm":
             continue
@@ -258,7 +265,9 @@ def quoted_results(calls: list[LogicalCall], turns: list[Turn]) -> list[str]:
                 if call_id is None:
                     continue
                 asked[call_id] = request.tool
-                if not first and call_id not in by_id:
+                if first:
+                    context.call_ids.append(call_id)
+                elif call_id not in by_id:
                     call = _call(request, turn, index)
                     call.requested = False  # the turn that asked for it is not known
                     call.position = turn.place.position(number * 1000 + index - 1_000_000)
@@ -276,7 +285,7 @@ def quoted_results(calls: list[LogicalCall], turns: list[Turn]) -> list[str]:
                 elif quoted.call_id is None and (loose := _unreturned(calls, quoted, here)):
                     quote(loose, quoted)
                 elif first and quoted.result is not None:
-                    context.append(quoted.result)
+                    context.results.append(quoted.result)
         first = False
     return context
 

@@ -61,7 +61,7 @@ def evidence(prefix: Prefix, head: Head) -> Corpus:
             corpus.add(key, flatten_json_text(call.result))
         if call.error:
             corpus.add(key, call.error)
-    for text in prefix.context:
+    for text in prefix.context.results:
         corpus.add("context", flatten_json_text(text))
     return corpus
 
@@ -78,7 +78,7 @@ def fingerprint(prefix: Prefix) -> str:
                 ],
                 [(answer.span_id, answer.text) for answer in prefix.answers],
                 [request.text for request in prefix.requests],
-                prefix.context,
+                prefix.context.results,
             ]
         )
     )

@@ -2,7 +2,7 @@
 
 s:<span id>    digest and place of a known span
 w:<span id>    a parent that known spans name and that is not known
-c:<call id>    how a call with this id stands: open, settled, or several calls
+c:<call id>    how a call with this id stands: open, settled, several calls, or before this
 o:<digest>, n:<tool>   an assistant message, by which a later turn's history is recognised
 """
 

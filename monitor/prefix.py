@@ -17,10 +17,26 @@ from collections.abc import Mapping
 
 import msgspec
 
-from monitor.calls import LogicalCall, find_groups, find_requested, name_calls, quoted_results, run
+from monitor.calls import (
+    Context,
+    LogicalCall,
+    find_groups,
+    find_requested,
+    name_calls,
+    quoted_results,
+    run,
+)
 from monitor.model import Span, Unseen
 from monitor.places import Place, Position, find_roots, locate
-from monitor.turns import Turn, find_turns, last_assistant, marks, preceding, request_text
+from monitor.turns import (
+    Turn,
+    find_turns,
+    last_assistant,
+    marks,
+    preceding,
+    request_text,
+    user_text,
+)
 
 
 class Answer(msgspec.Struct, gc=False):
@@ -60,8 +76,8 @@ class Prefix(msgspec.Struct):
     """Parents that are named and not known."""
     gaps: int
     """Turns whose history quotes a preceding turn that is not known."""
-    context: list[str]
-    """Results in the first turn's history: evidence from before this trajectory."""
+    context: Context
+    """What the first turn's history tells of the time before this trajectory: evidence."""
     tools_seen: bool
 
     @property
@@ -84,7 +100,8 @@ def derive(spans: Mapping[str, Span]) -> Prefix:
     groups = find_groups(spans, places)
     calls = find_requested(turns)
     run(calls, groups, spans, places)
-    context = quoted_results(calls, turns)
+    resumed = _resumed(turns, {group.call_id for group in groups})
+    context = quoted_results(calls, turns, resumed=resumed)
     calls.sort(key=lambda call: call.position)
     name_calls(calls)
     answers, depth = _answers(turns)
@@ -103,7 +120,7 @@ def derive(spans: Mapping[str, Span]) -> Prefix:
         steps=len(steps),
         roots=roots,
         missing=missing,
-        gaps=_gaps(turns),
+        gaps=_gaps(turns, resumed=resumed),
         context=context,
         tools_seen=bool(groups),
     )
@@ -135,7 +152,24 @@ def _requests(turns: list[Turn]) -> list[Request]:
     return requests
 
 
-def _gaps(turns: list[Turn]) -> int:
+def _resumed(turns: list[Turn], ran: set[str | None]) -> bool:
+    """Whether the first known turn went on from a turn of this trajectory that is not known.
+
+    It did when results were the last thing it was given, and an agent's run encloses it or one of
+    the calls ran here. A lone LLM span that was given results is how a client without spans for
+    its tools looks; that history is context.
+    """
+    first = next((turn for turn in turns if turn.place.kind == "llm"), None)
+    if first is None:
+        return False
+    split = last_assistant(first.span)
+    if split < 0 or user_text(first.span.inputs[split + 1 :]) is not None:
+        return False
+    quoted = {call.call_id for call in first.span.inputs[split].calls} - {None}
+    return bool(quoted) and (first.place.depth > 0 or not ran.isdisjoint(quoted))
+
+
+def _gaps(turns: list[Turn], *, resumed: bool) -> int:
     """Turns whose preceding turn is not known although their history quotes it.
 
     The first turn may rest on a history from before this trajectory, if it shows the whole of it.
@@ -143,7 +177,8 @@ def _gaps(turns: list[Turn]) -> int:
     llm = [turn for turn in turns if turn.place.kind == "llm"]
     if not llm:
         return 0
-    gaps = int(llm[0].span.omitted is not None and last_assistant(llm[0].span) >= 0)
+    cut = llm[0].span.omitted is not None and last_assistant(llm[0].span) >= 0
+    gaps = int(cut or resumed)
     if any(turn.mute for turn in turns):
         return gaps  # which turn a history quotes cannot be told
     said = {mark for turn in turns for mark in marks(turn.span.outputs)}

@@ -176,6 +176,8 @@ def _index(
             name = f"c:{call.call_id}"
             status = "m" if name in fields else "w" if call.key in inside else ""
             fields[name] = call_mark(call, status or ("s" if is_done(call) else "u"))
+    for call_id in prefix.context.call_ids:
+        fields.setdefault(f"c:{call_id}", b"x-")
     for turn in prefix.turns:
         fields.update(turn_fields(turn.span))
     return fields

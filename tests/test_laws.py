@@ -297,9 +297,22 @@ def _poorer(spans: list[Span], index: int) -> list[list[Span]]:
             [replace(span, outputs=(), unseen={"output": "content_hidden"})],
             [replace(span, outputs=span.outputs, unseen={"output": "content_truncated"})],
         ]
-    if any(other.parent == span.span_id for other in spans):
+    if any(_refers(other, span) for other in spans):
         ways.append([])
     return ways
+
+
+def _refers(one: Span, to: Span) -> bool:
+    """By its parent id, by a call id, or by the history that it quotes."""
+    if one.span_id == to.span_id:
+        return False
+    if one.parent == to.span_id:
+        return True
+    asked = {c.call_id for m in one.outputs for c in m.calls} - {None}
+    told = {c.call_id for m in one.inputs for c in m.calls} - {None}
+    if to.kind == "tool":
+        return to.call_id in asked | told
+    return bool(told & {c.call_id for m in to.outputs for c in m.calls})
 
 
 LEAN = (
