@@ -78,15 +78,18 @@ class Engine:
     async def closes(self, partition: int, now: int, limit: int = 500) -> list[Close]:
         """Closes that have fallen due, to be written to the journal."""
         due = await self.store.due(partition, now, limit)
+        if not due:
+            return []
         _, loaded = await self.store.load(partition, {name: Wanted() for name in due})
         closes = []
         for name in due:
             data = loaded[name].head
-            head = None if data is None else decode_head(data)
-            if head is not None and head.closed is None:
-                when, reason = self.due(head)
-                if when <= now:
-                    closes.append(Close(name, reason, head.offset))
+            if data is None:
+                continue
+            head = decode_head(data)
+            when, reason = self.due(head)
+            if head.closed is None and when <= now:
+                closes.append(Close(name, reason, head.offset))
         return closes
 
     async def prefix(self, partition: int, trajectory: str) -> Prefix:

@@ -112,9 +112,9 @@ def _add(
             head.spans += 1
         return
     if not work.complete:
-        if snapshot is not None and (restored := decode_head(snapshot)) is not None:
-            revive(restored, bench)
-            work.head = restored
+        if snapshot is not None:
+            work.head = decode_head(snapshot)
+            revive(work.head, bench)
         raise NeedContent(work.trajectory)
     work.store(span, data, name)
     refresh(work, head, bench)

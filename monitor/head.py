@@ -17,7 +17,8 @@ from monitor.model import digest as digest_of
 from monitor.places import Position
 
 STATE_VERSION: Final = 1
-"""Version of the stored form. A state of another version counts as lost and is rebuilt."""
+"""Version of the stored form of a trajectory: raised whenever one of its parts is laid out anew.
+Stores keep it in their keys, so that a state of another version is not found and is rebuilt."""
 
 
 class LastAnswer(msgspec.Struct, array_like=True, gc=False):
@@ -162,24 +163,8 @@ def content_digest(text: str) -> str:
     return digest_of(text, size=8)
 
 
-_encode = msgspec.msgpack.Encoder().encode
-
-
-_decode_head = msgspec.msgpack.Decoder(tuple[int, Head]).decode
-
-
-_decode_version = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw]).decode
-
-
-def encode_head(head: Head) -> bytes:
-    return _encode((STATE_VERSION, head))
-
-
-def decode_head(data: bytes) -> Head | None:
-    """The head, or None when another version wrote it."""
-    if _decode_version(data)[0] != STATE_VERSION:
-        return None
-    return _decode_head(data)[1]
+encode_head = msgspec.msgpack.Encoder().encode
+decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
 def revive(head: Head, bench: Bench) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from monitor.contract import PolicySet
 from monitor.label import Event
 from monitor.ports import Loaded, SaveOutcome, Saving, Wanted, Watermark
@@ -37,6 +39,9 @@ class _Entry:
     fields: dict[str, bytes] = field(default_factory=dict)
     content: dict[str, bytes] = field(default_factory=dict)
     due: int | None = None
+
+
+_entries = msgspec.msgpack.Decoder(_Entry)
 
 
 class MemoryStore:
@@ -84,7 +89,7 @@ class MemoryStore:
         self.watermarks[partition] = watermark
         entries = self.entries.setdefault(partition, {})
         for trajectory, change in changes.items():
-            if change.fresh:
+            if change.fresh or change.head is None:
                 entries.pop(trajectory, None)
             if change.head is None:
                 continue
@@ -106,6 +111,15 @@ class MemoryStore:
             if entry.due is not None and entry.due <= now
         )
         return [trajectory for _, trajectory in due[:limit]]
+
+    def take(self, partition: int, trajectory: str) -> bytes | None:
+        """Removes a trajectory and gives its state for `put`; None when it is not there."""
+        entry = self.entries.get(partition, {}).pop(trajectory, None)
+        return None if entry is None else msgspec.msgpack.encode(entry)
+
+    def put(self, partition: int, trajectory: str, state: bytes) -> None:
+        """Brings back what `take` gave."""
+        self.entries.setdefault(partition, {})[trajectory] = _entries.decode(state)
 
 
 def _order(mark: Watermark) -> tuple[int, int, int]:

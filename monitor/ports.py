@@ -35,7 +35,8 @@ class Watermark(Struct, frozen=True, array_like=True, omit_defaults=False):
 
 
 class Wanted(Struct, frozen=True):
-    """What a batch needs of one trajectory: its head always, these index fields, its content."""
+    """What a batch needs of one trajectory: its head always, and these index fields; with
+    `content` all spans and all index fields."""
 
     fields: tuple[str, ...] = ()
     content: bool = False

@@ -34,13 +34,14 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
 
 from monitor.engine import StoreBehind
+from monitor.head import STATE_VERSION
 from monitor.ports import Loaded, SaveOutcome, Saving, Wanted, Watermark
 from streams.errors import UserError
 from streams.patience import PATIENCE, patiently, words
 
 log = logging.getLogger(__name__)
 
-SCHEMA: Final = 1
+SCHEMA: Final = STATE_VERSION
 """Layout of the stored values. It is part of every key: another version finds nothing and rebuilds
 from the journal, and a rolled-back one finds its own state again."""
 _OWNER: Final = 17

@@ -251,7 +251,6 @@ def test_a_trace_of_100_000_spans_is_counted_not_kept() -> None:
     entry = run.store.entries[0][TRACE]
     assert len(entry.content) == 50
     head = decode_head(entry.head)
-    assert head is not None
     assert head.ignored == 100_000 - 50
     assert run.label.closed == "step_limit"
     assert len(run.labels) == 2
@@ -279,7 +278,6 @@ def test_two_different_spans_with_one_id_the_later_end_wins_in_any_order() -> No
         run.close()
         assert run.label.verdict == "trusted", order
         head = decode_head(run.store.entries[0][TRACE].head)
-        assert head is not None
         assert head.conflicts > 0
 
 

@@ -368,7 +368,6 @@ def test_extending_equals_deriving_anew(trace: Trace, data: Any) -> None:
         if not head.agentic:
             continue
         fresh = decode_head(encode_head(head))
-        assert fresh is not None
         revive(fresh, BENCH)
         _, derived = rebuild(fresh, known, digests, BENCH)
         assert {n: d for n, d in fields.items() if d} == derived

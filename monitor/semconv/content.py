@@ -13,6 +13,7 @@ import msgspec
 import pydantic_core
 
 from monitor.model import Unseen
+from monitor.semconv import literal
 from monitor.semconv.limits import ATTRIBUTE_LIMIT, MAX_DEPTH, cut
 from monitor.semconv.raw import Value
 
@@ -155,10 +156,15 @@ def redacted(text: str) -> bool:
 
 
 def _nearly_json(text: str) -> Shown:
-    """What begins like JSON: Python's dialect of it, cut off in the middle, or just a text."""
+    """What begins like JSON: Python's dialect of it or its `repr`, cut off, or just a text."""
     value = lenient(text, partial=False)
     if value is not None:
         return shown_json(msgspec.json.encode(value).decode())
+    if (found := literal.as_json(text)) is not None:
+        try:
+            return shown_json(_format(found, indent=-1))
+        except (msgspec.DecodeError, UnicodeError):
+            pass
     kept, unseen = plain(text)
     return kept, "content_truncated" if _is_cut_off(text) else unseen
 

@@ -13,7 +13,6 @@ import msgspec
 
 from monitor.model import Message, RequestedCall, ReturnedResult, Unseen
 from monitor.semconv.content import (
-    NOT_SHOWN,
     Shown,
     lenient,
     plain,
@@ -35,6 +34,7 @@ from monitor.semconv.parts import (
     decode,
 )
 from monitor.semconv.raw import Value
+from monitor.semconv.wrapped import result_raw, unwrapped
 
 Read = tuple[Message, Unseen | None]
 """A message and the evidence that some of it is missing."""
@@ -129,13 +129,21 @@ def together(message: WireMessage, unseen: Unseen | None) -> Read:
         elif isinstance(part, CallPart):
             if part.name:
                 arguments = shown_raw(bytes(part.arguments))[0]
+                if arguments is not None:
+                    arguments = unwrapped(arguments)[0]
                 calls += (RequestedCall(name(part.name), part.id and name(part.id), arguments),)
             else:
                 why = "content_hidden"
         elif isinstance(part, ResultPart):
-            result, why = _result(part)
+            found = result_raw(bytes(part.response or part.result))
+            why = found.unseen
             results += (
-                ReturnedResult(part.id and name(part.id), part.name and name(part.name), result),
+                ReturnedResult(
+                    name(part.id) if part.id else found.call_id and name(found.call_id),
+                    name(part.name) if part.name else found.tool and name(found.tool),
+                    found.text,
+                    part.failed or found.failed,
+                ),
             )
         if unseen is None:
             unseen = why
@@ -159,10 +167,3 @@ def parts_text(value: Value, note: str | None = None) -> Shown:
     parts = b"[" + b",".join(bytes(item) for item in items) + b"]"
     message, why = read(msgspec.Raw(b'{"role":"system","parts":' + parts + b"}"))
     return message.text, unseen or why
-
-
-def _result(part: ResultPart) -> Shown:
-    data = bytes(part.response or part.result)
-    if not data:
-        return NOT_SHOWN
-    return ("null", None) if data == b"null" else shown_raw(data)

@@ -16,11 +16,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from monitor.model import Unseen
-from monitor.semconv.content import shown_raw, unquoted, without_lone_surrogates
+from monitor.semconv.content import without_lone_surrogates
 from monitor.semconv.raw import label
 
 ABSENT: Final = msgspec.Raw()
-_NULL: Final = msgspec.Raw(b"null")
 
 
 class TextPart(msgspec.Struct, tag_field="type", tag="text", gc=False):
@@ -40,6 +39,8 @@ class ResultPart(msgspec.Struct, tag_field="type", tag="tool_call_response", gc=
     name: str | None = None
     response: msgspec.Raw = ABSENT
     result: msgspec.Raw = ABSENT
+    failed: bool = False
+    """Not of the schema: what other shapes say of it."""
 
 
 class ThoughtPart(msgspec.Struct, tag_field="type", tag="reasoning", gc=False):
@@ -65,30 +66,11 @@ class _Role(msgspec.Struct, gc=False):
     role: Any = None
 
 
-class _AnyMessage(msgspec.Struct, gc=False):
-    role: Any = None
-    parts: msgspec.Raw = ABSENT
-    content: msgspec.Raw = ABSENT
-
-
-class _AnyPart(msgspec.Struct, gc=False):
-    type: Any = None
-    content: msgspec.Raw = ABSENT
-    id: Any = None
-    name: Any = None
-    arguments: msgspec.Raw = ABSENT
-    response: msgspec.Raw = ABSENT
-    result: msgspec.Raw = ABSENT
-
-
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 """What decoding JSON of unknown origin may raise."""
 
 _role: Final = msgspec.json.Decoder(_Role)
 _usual: Final = msgspec.json.Decoder(UsualMessage)
-_message: Final = msgspec.json.Decoder(_AnyMessage)
-_items: Final = msgspec.json.Decoder(list[msgspec.Raw])
-_part: Final = msgspec.json.Decoder(_AnyPart)
 
 _ROLES: Final = {
     "model": "assistant",
@@ -110,63 +92,28 @@ def decode(raw: msgspec.Raw) -> tuple[WireMessage, Unseen | None]:
 def role_of(raw: msgspec.Raw) -> str:
     """The role alone."""
     try:
-        return _usual_role(_role.decode(raw).role)
+        told = _role.decode(raw).role
     except UNREADABLE:
-        return _decode_odd(raw)[0].role
+        told = None
+    return _decode_odd(raw)[0].role if told is None else usual_role(label(told))
 
 
-def _usual_role(value: Any) -> str:
-    role = (label(value) or "unknown").lower()
+def usual_role(told: str | None) -> str:
+    """The role as the conventions name it; `unknown` when there is none."""
+    role = (told or "unknown").lower()
     return _ROLES.get(role, role)
 
 
 def _decode_odd(raw: msgspec.Raw) -> tuple[WireMessage, Unseen | None]:
+    from monitor.semconv import shapes, wrapped
+
     text = bytes(raw).decode("utf-8", "replace")
     if (mended := without_lone_surrogates(text)) is not text:
         return decode(msgspec.Raw(mended.encode()))
-    try:
-        message = _message.decode(text)
-        items = _items.decode(message.parts) if _holds(message.parts) else []
-    except UNREADABLE:
+    found = wrapped.fields(text.encode())
+    if found is None:
+        said = wrapped.string(msgspec.Raw(text.encode()))
+        if said is not None:
+            return WireMessage("unknown", [TextPart(said)]), None
         return WireMessage("unknown", ()), "content_hidden"
-    unseen: Unseen | None = None
-    parts: list[Part] = []
-    if _holds(message.content):
-        parts.append(TextPart(_text(message.content)))
-    for item in items:
-        try:
-            part = _usual_part(_part.decode(item))
-        except UNREADABLE:
-            part = None
-        if part is None:
-            unseen = "content_hidden"
-        else:
-            parts.append(part)
-    return WireMessage(_usual_role(message.role), parts), unseen
-
-
-def _usual_part(part: _AnyPart) -> Part | None:
-    """The part as the schema would have it; None when its content is missing."""
-    kind = part.type
-    if kind is None and (part.response or part.result):
-        kind = "tool_call_response"
-    elif kind is None:
-        kind = "text" if part.name is None else "tool_call"
-    if kind == "text":
-        return TextPart(_text(part.content)) if _holds(part.content) else None
-    if kind == "tool_call":
-        tool = label(part.name)
-        return None if tool is None else CallPart(tool, label(part.id), part.arguments)
-    if kind == "tool_call_response":
-        return ResultPart(label(part.id), label(part.name), part.response, part.result)
-    return ThoughtPart()
-
-
-def _holds(raw: msgspec.Raw) -> bool:
-    return bool(raw) and raw != _NULL
-
-
-def _text(raw: msgspec.Raw) -> str:
-    """A text that should have been a string: the string, or the JSON of whatever it is."""
-    data = bytes(raw)
-    return unquoted(data) if data[:1] == b'"' else shown_raw(data)[0] or ""
+    return shapes.read(found)
