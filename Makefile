@@ -35,6 +35,9 @@ bench: $(READY)  ## Ratios that tell whether the hot path is still fast
 captures: $(READY)  ## What is read right of the recorded runs of agent frameworks
 	@$(BIN)/python -m tests.captures_scoreboard $(ONLY)
 
+bench-golden: $(READY)  ## Golden cases timed by the paper's protocol
+	$(BIN)/python -m tests.benchmarks.golden
+
 docs: $(READY)  ## Write the generated pages under docs/
 	$(BIN)/python -m streams.docs
 
