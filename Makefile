@@ -1,6 +1,6 @@
 # Two commands do everything, set-up included: make run, make test.
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test bench captures docs clean
+.PHONY: help setup run check test bench bench-golden captures docs clean
 SHELL := /bin/bash
 
 VENV  := .venv
