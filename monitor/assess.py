@@ -167,8 +167,9 @@ def _reasons(
             reasons.add(call.arguments_unseen or "content_hidden", "policy")
     if trajectory.undecided:
         reasons.add("missing_span", "trajectory")
-    if grounding.undecided:
-        reasons.add("missing_span", "grounding")
+    for code in grounding.undecided:
+        action = code == "SAFETY_UNSUPPORTED_ACTION_CLAIMED"
+        reasons.add("missing_span" if action else "content_truncated", "grounding")
     if head.closed is None:
         return reasons
     if not head.roots or head.missing:

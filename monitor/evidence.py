@@ -27,7 +27,10 @@ def ground(head: Head, prefix: Prefix, bench: Bench) -> None:
         state = grounding.initial()
         for call in prefix.calls:
             if judge.judges(call.agent):
-                state = grounding.step(state, as_call(call, head, frozenset()))
+                seen = as_call(call, head, frozenset())
+                if not call.executed and seen.execution == "executed":
+                    seen.execution = "unknown"  # a quoted result does not tell a failure
+                state = grounding.step(state, seen)
         found = grounding.judge(state, _text(prefix, answer), corpus)
         standing.grounding = _placed(found, answer)
 

@@ -245,3 +245,13 @@ def test_22_a_trajectory_is_judged_by_the_set_of_its_first_arrival() -> None:
     assert run.label.policy_set == old.digest
     assert run.label.contract is not None
     assert run.label.contract.version == 3
+
+
+def test_a_claimed_action_of_which_only_history_tells_is_not_trusted() -> None:
+    run = Run(contract())
+    run.feed(llm(1, req=[("c1", "update_ticket")]))
+    run.feed(llm(2, ans="The ticket has been updated.", history=[("c1", "update_ticket", "ok")]))
+    run.feed(root())
+    run.close()
+    assert run.label.layers["grounding"] == "unassessed"
+    assert run.label.coverage.reasons == ("missing_span",)
