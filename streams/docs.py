@@ -12,9 +12,10 @@ from typing import Final
 
 import click
 
-from streams import events, settings, topics
+from streams import asyncapi, events, settings, topics
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "asyncapi.yaml": asyncapi.page,
     "events.md": events.markdown,
     "settings.md": settings.markdown,
     "topics.md": topics.markdown,
