@@ -186,6 +186,8 @@ def hard_reasons(head: Head, reasons: Reasons) -> None:
     """What no later arrival mends."""
     if head.lost:
         reasons.add("lost_arrival", *ALL)
+    if head.history_lost:
+        reasons.add("history_lost", *ALL)
     if head.unknown:
         reasons.add("unknown_arrival", *ALL)
     if head.limit is not None:

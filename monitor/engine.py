@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from monitor.bench import Bench
+from monitor.counters import Counters
 from monitor.fold import fail, fold
 from monitor.head import Head, decode_head
 from monitor.index import names
-from monitor.label import Event
+from monitor.label import Event, Label
 from monitor.model import Arrival, Close, CloseReason, Observed, Pin, Record
 from monitor.ports import Loaded, PolicySets, Publisher, Saving, Store, Wanted, Watermark
 from monitor.prefix import Prefix, derive
@@ -60,6 +61,7 @@ class Engine:
         self._idle_timeout = idle_timeout
         self.on_fold_error = on_fold_error or (lambda _trajectory, _error: None)
         self._benches: dict[str, Bench] = {}
+        self.counters = Counters()
 
     async def apply(
         self, partition: int, records: Sequence[Record], *, epoch: int, silent: bool = False
@@ -139,7 +141,8 @@ class _Batch:
         wanted = wants(arrival for record in records for arrival in record.arrivals)
         self._expected, loaded = await self._store.load(self._partition, wanted)
         self._watermark = self._expected
-        self._works = {name: Work(name, loaded[name]) for name in wanted}
+        counters = self._engine.counters
+        self._works = {name: Work(name, loaded[name], counters) for name in wanted}
         mark = self._watermark
         if mark is None or not records:
             return
@@ -189,11 +192,22 @@ class _Batch:
             policy_set = arrival.policy_set
         bench = await self._engine.bench(policy_set)
         before = len(work.new_content)
+        closed = None if work.head is None else work.head.closed
         events = await self._attempt(work, arrival, record, bench)
+        self._count(arrival, work, closed)
         self._events += events
         self._bytes += 500 * len(events)
         if isinstance(arrival, Observed) and len(work.new_content) > before:
             self._bytes += len(work.new_content[arrival.span.span_id])
+
+    def _count(self, arrival: Arrival, work: Work, closed: CloseReason | None) -> None:
+        counters = self._engine.counters
+        if self._silent:
+            counters.refolded += 1
+            return
+        counters.arrivals[str(arrival.__struct_config__.tag)] += 1
+        if closed is None and work.head is not None and work.head.closed is not None:
+            counters.closed[work.head.closed] += 1
 
     async def _attempt(
         self, work: Work, arrival: Arrival, record: Record, bench: Bench
@@ -205,11 +219,13 @@ class _Batch:
             except NeedContent:
                 pass
             except Exception as error:  # noqa: BLE001 - deterministic: it ends, the others go on
+                self._engine.counters.fold_errors += 1
                 self._engine.on_fold_error(work.trajectory, error)
                 return fail(work, offset, time, bench)
             work.add_content(await self._load_content(work.trajectory))
 
     async def _load_content(self, trajectory: str) -> Loaded:
+        self._engine.counters.contents += 1
         wanted = {trajectory: Wanted(content=True)}
         return (await self._store.load(self._partition, wanted))[1][trajectory]
 
@@ -220,6 +236,7 @@ class _Batch:
             return
         if self._events and not self._silent:
             await self._engine.publisher.publish(self._events)
+            self._count_events()
         self._events = []
         changes = {name: self._saving(work) for name, work in self._works.items() if work.changed}
         outcome = await self._store.save(self._partition, self._expected, mark, changes)
@@ -231,6 +248,14 @@ class _Batch:
         self._bytes = 0
         for work in self._works.values():
             work.saved()
+
+    def _count_events(self) -> None:
+        counters = self._engine.counters
+        for event in self._events:
+            if isinstance(event.body, Label):
+                counters.labels[event.body.verdict] += 1
+            else:
+                counters.violations[event.body.code, event.body.state] += 1
 
     def _saving(self, work: Work) -> Saving:
         head = work.head

@@ -18,6 +18,7 @@ from monitor.head import Head, decode_head, encode_head, revive
 from monitor.index import known
 from monitor.label import Event
 from monitor.model import (
+    HISTORY_LOST,
     Arrival,
     Close,
     CloseReason,
@@ -46,10 +47,13 @@ def fold(work: Work, arrival: Arrival, offset: int, time: int, bench: Bench) -> 
         events = _span(work, head, arrival.span, time, bench)
         head = work.head or head
     elif head.limit is not None:
-        head.ignored += 1
+        _ignore(work, head)
         events = []
     elif isinstance(arrival, Lost):
-        head.lost += 1
+        if arrival.reason == HISTORY_LOST:
+            head.history_lost = True
+        else:
+            head.lost += 1
         events = _tell(head, f"lost:{arrival.source}", time, bench, late=head.closed is not None)
     elif isinstance(arrival, Unknown):
         head.unknown += 1
@@ -76,15 +80,17 @@ def _span(work: Work, head: Head, span: Span, time: int, bench: Bench) -> list[E
     name = span_digest(data)
     seen = known(work.fields, span.span_id)
     if seen is not None and seen.digest == name:
+        work.counters.duplicates += 1
         return []
     if head.limit is not None:
-        head.ignored += 1
+        _ignore(work, head)
         return []
     if reason := _exceeded(head, span, len(data), time, bench):
         return _limit(work, head, reason, time, bench)
     if seen is not None:
         other = work.spans[span.span_id]
         head.conflicts += 1
+        work.counters.conflicts += 1
         if (other.end, work.digests[span.span_id]) > (span.end, name):
             return []
     before = _facts(head)
@@ -106,6 +112,7 @@ def _add(
     if not replaces and (head.closed is None or span.kind == "other"):
         fields = extend(head, span, name, work.fields, bench)
     if fields is not None and not (head.settled and _unread(head, bench)):
+        work.counters.extended += 1
         work.store(span, data, name)
         work.write_fields(fields)
         if not head.agentic:
@@ -122,6 +129,7 @@ def _add(
 
 def refresh(work: Work, head: Head, bench: Bench) -> None:
     """Derives the state anew from the spans; reads the answer when it is due to be judged."""
+    work.counters.derived += 1
     prefix, fields = rebuild(head, work.spans, work.digests, bench)
     work.write_fields(fields, whole=True)
     if head.settled:
@@ -137,6 +145,12 @@ def _unread(head: Head, bench: Bench) -> bool:
         standing.bound and judge.checks.grounding is not None and standing.grounding is None
         for standing, judge in zip(head.standings, bench.judges, strict=True)
     )
+
+
+def _ignore(work: Work, head: Head) -> None:
+    """Behind a limit or an error arrivals are counted, not folded."""
+    head.ignored += 1
+    work.counters.ignored += 1
 
 
 def _facts(head: Head) -> tuple[object, ...]:
@@ -170,7 +184,7 @@ def _limit(work: Work, head: Head, reason: CloseReason, time: int, bench: Bench)
     late = head.closed is not None
     head.limit = reason
     head.closed = head.closed or reason
-    head.ignored += 1
+    _ignore(work, head)
     if head.agentic and _unread(head, bench):
         refresh(work, head, bench)
     return _tell(head, f"limit:{reason}", time, bench, late=late)

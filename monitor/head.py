@@ -72,6 +72,7 @@ class Head(msgspec.Struct, omit_defaults=True):
     """A limit or an error after which arrivals are counted, not folded."""
     late: bool = False
     lost: int = 0
+    history_lost: bool = False
     unknown: int = 0
     conflicts: int = 0
     """Different spans that came under one id."""

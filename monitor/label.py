@@ -127,7 +127,7 @@ def publish(head: Head, bench: Bench, time: int) -> list[Event]:
 def _says_nothing_new(head: Head, standing: Standing, judge: Judge, bench: Bench) -> bool:
     """The usual arrival: the prefix stays open, and its findings are those that stand published.
     Told apart here because the whole assessment costs as much as the rest of the fold."""
-    if head.settled or head.lost or head.unknown or head.limit is not None:
+    if head.settled or head.lost or head.history_lost or head.unknown or head.limit is not None:
         return False
     policy, trajectory = judgements(head, standing, judge, bench.ruled)
     found = (*policy.now, *trajectory.now)

@@ -155,8 +155,12 @@ class Close(Struct, frozen=True, tag_field="kind", tag="close"):
     after: int
 
 
+HISTORY_LOST: Final = "history_lost"
+
+
 class Lost(Struct, frozen=True, tag_field="kind", tag="lost"):
-    """An arrival of this trajectory could not be read; the bytes lie in the dead letters."""
+    """Something of this trajectory is gone: an arrival that could not be read, whose bytes lie in
+    the dead letters, or with reason `HISTORY_LOST` what the journal no longer holds."""
 
     trajectory: str
     reason: str

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from monitor.bench import Bench
+from monitor.counters import Counters
 from monitor.head import Head, decode_head, encode_head, new_head, revive
 from monitor.model import Span, digest
 from monitor.ports import Loaded, Saving
@@ -21,8 +22,9 @@ class NeedContent(Exception):  # noqa: N818 - a request, not an error
 class Work:
     """The state of one trajectory while a batch is folded, and what is to be saved of it."""
 
-    def __init__(self, trajectory: str, loaded: Loaded) -> None:
+    def __init__(self, trajectory: str, loaded: Loaded, counters: Counters | None = None) -> None:
         self.trajectory = trajectory
+        self.counters = Counters() if counters is None else counters
         self.head: Head | None = None if loaded.head is None else decode_head(loaded.head)
         self.fields: dict[str, bytes] = dict(loaded.fields)
         self.new_fields: dict[str, bytes] = {}

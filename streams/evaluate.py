@@ -11,8 +11,11 @@ the stored watermark is compared with the log. What the comparison may find, and
 |                                                     | lost something, and is told so            |
 | the group has committed more than is in the state   | the store lost writes: fold them silently |
 | no watermark, but a commit                          | the store is empty: fold STATE_TTL back   |
+| the log begins later than that                      | what was seen in it may have begun before |
+|                                                     | it: every trajectory is told so           |
 
 Records that the group had committed were published then; they are folded without publishing.
+A trajectory is told by a `lost` arrival in the journal, reason `history_lost`.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from typing import Final
 import msgspec
 
 from monitor.engine import Engine, Fenced
-from monitor.model import Lost, Record
+from monitor.model import HISTORY_LOST, Lost, Record
 from monitor.ports import Watermark
 from streams.dead_letters import DeadLetters
 from streams.events import Message
@@ -114,6 +117,8 @@ class Evaluate:
         if mark is None:
             if committed is not None and committed > start:
                 await self._rebuild(partition, taken, committed, start)
+            elif start > 0:
+                await self._tell_history_lost(partition, start)
         else:
             await self._compare(partition, taken, mark, start)
             if committed is not None and committed > taken.folded + 1 and taken.epoch == mark.epoch:
@@ -141,20 +146,53 @@ class Evaluate:
                 "partition %d: retention removed records %d to %d before they were folded",
                 *(partition, mark.offset + 1, start - 1),
             )
-            await self._tell_lost(partition, f"{mark.offset + 1}-{start - 1}")
+            await self._tell_history_lost(
+                partition, start, await self._store.due(partition, _EVER, _ALL_OPEN)
+            )
             taken.epoch, taken.folded = mark.epoch + 1, start - 1
             return
         log.error("partition %d has a new log (%s): its state is forgotten", partition, why)
         await self._store.reset(partition)
         taken.epoch, taken.folded = mark.epoch + 1, start - 1
 
-    async def _tell_lost(self, partition: int, offsets: str) -> None:
-        """A `lost` arrival for every trajectory that was open when records vanished."""
-        packer = Packer(await self._sets.latest(), self._partitions)
-        source = f"{self._journal}:{partition}:{offsets}:"
-        for trajectory in await self._store.due(partition, _EVER, _ALL_OPEN):
-            packer.add(Lost(trajectory, "retention", source))
-        await self._write(packer)
+    async def _tell_history_lost(
+        self, partition: int, start: int, open_: Iterable[str] = ()
+    ) -> None:
+        """A `lost` arrival for every trajectory that may have begun before the log does: those
+        seen in it while state of before its start would have lived, and the `open_` ones.
+        """
+        told: set[bytes] = set()  # ids as bytes: there may be very many
+        digest = await self._sets.latest()
+        source = f"{self._journal}:{partition}:{start}:"
+
+        async def tell(names: Iterable[str]) -> None:
+            packer = Packer(digest, self._partitions)
+            for name in dict.fromkeys(names):
+                if (raw := bytes.fromhex(name)) not in told:
+                    told.add(raw)
+                    packer.add(Lost(name, HISTORY_LOST, source))
+            await self._write(packer)
+
+        await tell(open_)
+        end = (await self._log.ends([partition])).get(partition, start)
+        horizon = None
+        async with aclosing(self._log.read(partition, start, end)) as reading:
+            async for raws in reading:
+                horizon = raws[0].timestamp + self._state_ttl if horizon is None else horizon
+                seen = [
+                    arrival.trajectory
+                    for raw in raws
+                    if raw.timestamp <= horizon
+                    for arrival in decode(raw.value, partition, self._partitions).arrivals
+                ]
+                if not seen:
+                    break
+                await tell(seen)
+        log.error(
+            "partition %d: its log begins at %d, too late to know what began before: "
+            "%d trajectories are told that their history is lost",
+            *(partition, start, len(told)),
+        )
 
     async def _rebuild(self, partition: int, taken: Taken, committed: int, start: int) -> None:
         """Folds again what the committed state must have held."""
@@ -162,8 +200,13 @@ class Evaluate:
         if not isinstance(last, Raw):
             taken.folded = start - 1  # the commit belongs to another log
             return
-        first = await self._log.since(partition, last.timestamp - self._state_ttl)
+        since = last.timestamp - self._state_ttl
+        first = await self._log.since(partition, since)
         first = start if first is None else max(first, start)
+        if first == start > 0:
+            begin = await self._log.at(partition, start)
+            if not isinstance(begin, Raw) or begin.timestamp > since:
+                await self._tell_history_lost(partition, start)
         log.warning(
             "partition %d: the state store is empty; folding %d to %d again",
             *(partition, first, committed - 1),

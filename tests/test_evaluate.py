@@ -505,7 +505,51 @@ def test_what_retention_took_unread_makes_open_trajectories_partial(world, run):
         for owner in (A, B):
             body = world.final(owner)
             assert (body.phase, body.verdict) == ("final", "unassessed")
-            assert "lost_arrival" in body.coverage.reasons
+            assert "history_lost" in body.coverage.reasons
+
+    run(scenario())
+
+
+def test_an_empty_store_and_a_log_that_begins_too_late_is_told(world, run):
+    async def scenario():
+        await world.deliver(*world.write(tool(A)), *world.write(*run_of(B)))
+        await world.deliver(*world.write(*run_of(A)[1:]))
+        world.log.retain(1, 1)
+        await world.redis.flushall()
+        world.restart()
+        await world.worker.close_due()
+        assert {lost.trajectory for lost in world.written(Lost)} == {A, B}
+        await world.deliver_rest()
+        world.log.now += IDLE
+        await world.worker.close_due()
+        await world.deliver_rest()
+        for owner in (A, B):
+            body = world.final(owner)
+            assert (body.phase, body.verdict) == ("final", "unassessed")
+            assert "history_lost" in body.coverage.reasons
+
+    run(scenario())
+
+
+def test_a_new_group_on_a_log_whose_start_is_gone_trusts_nothing_of_it(world, run):
+    async def scenario():
+        world.write(tool(A))
+        world.write(*run_of(A)[1:])
+        world.log.retain(1, 1)
+        await world.deliver_rest()
+        await world.deliver_rest()
+        world.log.now += IDLE
+        await world.worker.close_due()
+        await world.deliver_rest()
+        body = world.final(A)
+        assert (body.phase, body.verdict) == ("final", "unassessed")
+        assert "history_lost" in body.coverage.reasons
+        fresh = "0" * 15 + "9" + "b" * 16
+        await world.deliver(*world.write(*run_of(fresh)))
+        world.log.now += IDLE
+        await world.worker.close_due()
+        await world.deliver_rest()
+        assert world.final(fresh).verdict == "trusted"
 
     run(scenario())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monitor.contract import Limits
-from monitor.model import Lost
+from monitor.model import HISTORY_LOST, Lost
 from tests.traces import TRACE, Run, contract, llm, other, root, says, span_id, tool
 
 
@@ -114,6 +114,15 @@ def test_10_a_lost_arrival_raises_nothing_that_it_could_refute() -> None:
     assert run.label.verdict == "unassessed"
     assert run.label.coverage.reasons == ("lost_arrival",)
     assert run.violations == []
+
+
+def test_10_a_lost_history_is_its_own_reason_and_also_told_after_the_close() -> None:
+    run = Run(contract())
+    run.feed(llm(1, ans="ok"), root())
+    assert says(run.close()) == ["trusted final"]
+    run.feed(Lost(TRACE, HISTORY_LOST, "agenttrust.journal:0:7:"))
+    assert run.label.verdict == "unassessed"
+    assert run.label.coverage.reasons == ("history_lost", "late")
 
 
 def test_11_never_trusted_in_mid_run() -> None:
