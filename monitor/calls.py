@@ -8,7 +8,9 @@ span started.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -122,11 +124,39 @@ def _call(asked: RequestedCall, turn: Turn, index: int) -> LogicalCall:
 
 
 def _show_arguments(call: LogicalCall, text: str | None, unseen: Unseen | None) -> None:
-    """A reporter shows arguments: whole ones replace none and cut ones."""
+    """A reporter shows arguments: whole ones replace none and cut ones.
+
+    A bare value replaces no object: some spans show it without the parameter's name.
+    """
     if text is not None and unseen is None:
-        call.arguments, call.arguments_unseen = text, None
+        if text[:1] == "{" or call.arguments_unseen is not None or not _is_object(call.arguments):
+            call.arguments, call.arguments_unseen = text, None
     elif call.arguments is None:
         call.arguments, call.arguments_unseen = text, unseen or call.arguments_unseen
+
+
+def _is_object(text: str | None) -> bool:
+    return text is not None and text[:1] == "{"
+
+
+def _same(asked: str | None, shown: str | None) -> bool:
+    """Whether two reporters show the same arguments, though written otherwise, or the one value
+    without the parameter's name."""
+    if asked is None or shown is None:
+        return False
+    if asked == shown:
+        return True
+    one, other = _value(asked), _value(shown)
+    if isinstance(one, dict) and len(one) == 1 and not isinstance(other, dict):
+        return next(iter(one.values())) in (other, shown)
+    return bool(one == other)
+
+
+def _value(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
 
 
 def run(
@@ -191,7 +221,7 @@ def _by_arguments(candidates: Iterable[LogicalCall], group: Group) -> LogicalCal
             continue
         if group.call_id is not None and call.call_id is not None:
             continue
-        if shown is not None and call.arguments == shown:
+        if shown is not None and _same(call.arguments, shown):
             return call
         first = first or call
     return first
@@ -228,11 +258,22 @@ def _delegate(
     )
     for call in sorted(waiting, key=lambda c: c.position):
         for at in agents:
-            if spans[at.span_id].agent == call.tool and at.position() > call.position:
+            if _hands_to(call.tool, spans[at.span_id].agent) and at.position() > call.position:
                 call.executed, call.spans = True, (at.span_id,)
                 call.span_id = at.span_id
                 agents.remove(at)
                 break
+
+
+_TRANSFER: Final = "transfer_to_"
+_NO_NAME: Final = re.compile(r"[^a-z0-9]")
+
+
+def _hands_to(tool: str, agent: str | None) -> bool:
+    """Whether a tool is an agent, or hands over to it as the OpenAI Agents SDK names that."""
+    if agent is None or tool == agent:
+        return agent is not None
+    return tool.startswith(_TRANSFER) and tool[len(_TRANSFER) :] == _NO_NAME.sub("_", agent.lower())
 
 
 class Context(msgspec.Struct, gc=False):
@@ -240,6 +281,8 @@ class Context(msgspec.Struct, gc=False):
 
     results: list[str] = []
     call_ids: list[str] = []
+    aliases: list[str] = []
+    """Ids by which histories name calls of this trajectory that were requested under another."""
 
 
 def quoted_results(calls: list[LogicalCall], turns: list[Turn], *, resumed: bool) -> Context:
@@ -259,6 +302,7 @@ def quoted_results(calls: list[LogicalCall], turns: list[Turn], *, resumed: bool
             continue
         here = turn.place.position()
         asked: dict[str, str] = {}
+        taken = {call.call_id for message in turn.span.inputs for call in message.calls}
         for number, message in enumerate(turn.span.inputs):
             for index, request in enumerate(message.calls):
                 call_id = request.call_id
@@ -268,6 +312,11 @@ def quoted_results(calls: list[LogicalCall], turns: list[Turn], *, resumed: bool
                 if first:
                     context.call_ids.append(call_id)
                 elif call_id not in by_id:
+                    if (alias := _alias(request, calls, taken, here)) is not None:
+                        by_id[call_id] = [alias]
+                        taken.add(alias.call_id)
+                        context.aliases.append(call_id)
+                        continue
                     call = _call(request, turn, index)
                     call.requested = False  # the turn that asked for it is not known
                     call.position = turn.place.position(number * 1000 + index - 1_000_000)
@@ -288,6 +337,22 @@ def quoted_results(calls: list[LogicalCall], turns: list[Turn], *, resumed: bool
                     context.results.append(quoted.result)
         first = False
     return context
+
+
+def _alias(
+    request: RequestedCall, calls: list[LogicalCall], taken: set[str | None], here: Position
+) -> LogicalCall | None:
+    """The earliest requested call that a history quotes under another id."""
+    found = [
+        call
+        for call in calls
+        if call.requested
+        and call.call_id not in taken
+        and call.tool == request.tool
+        and call.position < here
+        and _same(call.arguments, request.arguments)
+    ]
+    return min(found, key=lambda call: call.position, default=None)
 
 
 def _unreturned(

@@ -120,7 +120,7 @@ def derive(spans: Mapping[str, Span]) -> Prefix:
         steps=len(steps),
         roots=roots,
         missing=missing,
-        gaps=_gaps(turns, resumed=resumed),
+        gaps=_gaps(turns, context.aliases, resumed=resumed),
         context=context,
         tools_seen=bool(groups),
     )
@@ -169,7 +169,7 @@ def _resumed(turns: list[Turn], ran: set[str | None]) -> bool:
     return bool(quoted) and (first.place.depth > 0 or not ran.isdisjoint(quoted))
 
 
-def _gaps(turns: list[Turn], *, resumed: bool) -> int:
+def _gaps(turns: list[Turn], aliases: list[str], *, resumed: bool) -> int:
     """Turns whose preceding turn is not known although their history quotes it.
 
     The first turn may rest on a history from before this trajectory, if it shows the whole of it.
@@ -182,6 +182,7 @@ def _gaps(turns: list[Turn], *, resumed: bool) -> int:
     if any(turn.mute for turn in turns):
         return gaps  # which turn a history quotes cannot be told
     said = {mark for turn in turns for mark in marks(turn.span.outputs)}
+    said.update(f"c:{alias}" for alias in aliases)
     for turn in llm[1:]:
         quoted = preceding(turn.span)
         gaps += bool(quoted) and said.isdisjoint(quoted)

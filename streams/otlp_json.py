@@ -15,7 +15,15 @@ from typing import Final
 
 import msgspec
 
-from monitor.semconv import RawEvent, RawSpan, Resource, Value, resource, wanted
+from monitor.semconv import (
+    RawEvent,
+    RawSpan,
+    Resource,
+    Value,
+    resource,
+    wanted,
+    wanted_of_event,
+)
 from monitor.semconv.content import without_lone_surrogates
 from monitor.semconv.limits import MAX_DEPTH, PARSE_LIMIT, note
 from streams.otlp_span import MAX_EVENTS, BadIdError, BadSpan, MalformedError, place, shorten
@@ -247,7 +255,7 @@ def _attributes(pairs: Sequence[_KeyValue], cut: dict[str, str]) -> dict[str, Va
 
 
 def _event(event: _Event) -> RawEvent:
-    kept = {p.key: _value(p.value) for p in event.attributes or () if wanted(p.key)}
+    kept = {p.key: _value(p.value) for p in event.attributes or () if wanted_of_event(p.key)}
     return RawEvent(event.name or "", kept)
 
 

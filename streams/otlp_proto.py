@@ -12,7 +12,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMes
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from monitor.semconv import RawEvent, RawSpan, Resource, Value, resource, wanted
+from monitor.semconv import RawEvent, RawSpan, Resource, Value, resource, wanted_of_event
 from streams.otlp_span import MAX_EVENTS, BadSpan, place
 from streams.otlp_wire import (
     SPAN,
@@ -130,7 +130,7 @@ def _wrong_id(trace_id: bytes, span_id: bytes, parent: bytes) -> str:
 def _event(data: bytes) -> RawEvent:
     event = SpanMessage.Event.FromString(data)
     kept: dict[str, Value] = {
-        pair.key: value(pair.value) for pair in event.attributes if wanted(pair.key)
+        pair.key: value(pair.value) for pair in event.attributes if wanted_of_event(pair.key)
     }
     return RawEvent(event.name, kept)
 

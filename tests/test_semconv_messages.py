@@ -94,7 +94,6 @@ def test_a_result_that_is_not_there_is_none():
         {"type": "tool_call", "name": ["x"]},
         7,
         None,
-        "text",
     ],
 )
 def test_one_part_that_shows_nothing_never_hides_the_others(part):
@@ -129,13 +128,21 @@ def test_roles(role, gives):
 
 def test_a_message_may_carry_its_text_directly():
     assert read_one({"role": "user", "content": "hi"}) == (Message("user", "hi"), None)
-    assert read_one({"role": "user", "content": ["a"]}) == (Message("user", '["a"]'), None)
+    assert read_one({"role": "user", "content": ["a"]}) == (Message("user", "a"), None)
     assert read_one({"role": "user", "content": None}) == (Message("user"), None)
 
 
-@pytest.mark.parametrize("message", [7, "text", None, [], {"role": "user", "parts": 7}])
+@pytest.mark.parametrize("message", [7, None, []])
 def test_what_is_no_message_is_hidden(message):
     assert read_one(message) == (Message("unknown"), "content_hidden")
+
+
+def test_a_message_of_which_the_parts_cannot_be_read_keeps_its_role():
+    assert read_one({"role": "user", "parts": 7}) == (Message("user"), "content_hidden")
+
+
+def test_a_bare_text_is_a_message_of_nobody():
+    assert read_one("text") == (Message("unknown", "text"), None)
 
 
 def test_half_a_surrogate_pair_in_a_message():

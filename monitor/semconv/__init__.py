@@ -19,9 +19,18 @@ from __future__ import annotations
 from typing import Final
 
 from monitor.model import Span
-from monitor.semconv import genai
+from monitor.semconv import (
+    genai,
+    langfuse,
+    langsmith,
+    mcp,
+    openinference,
+    openllmetry,
+    vercel,
+)
 from monitor.semconv.content import shown_text
 from monitor.semconv.dialect import Content, Dialect
+from monitor.semconv.events import EVENT_KEYS
 from monitor.semconv.limits import ERROR_LIMIT, MAX_MESSAGES, cut, fit, name
 from monitor.semconv.raw import (
     REMOTE_PARENT,
@@ -47,9 +56,18 @@ __all__ = [
     "normalise",
     "resource",
     "wanted",
+    "wanted_of_event",
 ]
 
-DIALECTS: Final[tuple[Dialect, ...]] = (genai,)
+DIALECTS: Final[tuple[Dialect, ...]] = (
+    openinference,
+    langsmith,
+    vercel,
+    genai,
+    langfuse,
+    mcp,
+    openllmetry,
+)
 
 _EXCEPTION: Final = "exception"
 _TYPE: Final = "error.type"
@@ -66,8 +84,13 @@ _LATEST: Final = 2**63 - 1
 
 
 def wanted(key: str) -> bool:
-    """Whether some dialect reads this attribute of a span or of a span's event."""
+    """Whether some dialect reads this attribute of a span."""
     return key in EXACT or key.startswith(PREFIXES)
+
+
+def wanted_of_event(key: str) -> bool:
+    """Whether some dialect reads this attribute of a span's event."""
+    return key in EVENT_KEYS or wanted(key)
 
 
 def normalise(raw: RawSpan) -> Span:
@@ -81,11 +104,19 @@ def normalise(raw: RawSpan) -> Span:
         if (found := dialect.read(raw)) is not None:
             content = found
             break
-    error = None
+    error = content.error
     if content.kind != "other" and (
         raw.status == STATUS_ERROR or raw.events or _TYPE in raw.attributes
     ):
-        error = _error(raw)
+        found_error = _error(raw)
+        error = error if found_error is None or (error and not found_error) else found_error
+    if (
+        error is not None
+        and content.kind == "llm"
+        and not content.outputs
+        and content.unseen.get("output") == "content_hidden"
+    ):
+        del content.unseen["output"]  # it said nothing, and hid nothing
     start, end = raw.start, raw.end
     if not 0 <= start <= end <= _LATEST:
         start = min(max(start, 0), _LATEST)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
 from monitor.model import Message, Omitted, Part, SpanKind, Unseen
-from monitor.semconv.raw import RawSpan
+from monitor.semconv.limits import name
+from monitor.semconv.raw import RawSpan, Value
+from monitor.semconv.wrapped import arguments, result, within
 
 
 class Content(msgspec.Struct, gc=False):
@@ -24,11 +27,47 @@ class Content(msgspec.Struct, gc=False):
     omitted: Omitted | None = None
     outputs: tuple[Message, ...] = ()
     unseen: dict[Part, Unseen] = msgspec.field(default_factory=dict)
+    error: str | None = None
+    """A failure that the content tells of."""
 
     def miss(self, part: Part, why: Unseen | None) -> None:
         """Notes that (some of) a part is missing; the first reason stays."""
         if why is not None:
             self.unseen.setdefault(part, why)
+
+    def take_arguments(self, value: Value, note: str | None = None) -> None:
+        """A tool span's arguments, as an attribute shows them."""
+        self.arguments, why = arguments(value, note)
+        if why is not None:
+            self.miss("arguments", why)
+
+    def take_result(
+        self, value: Value, note: str | None = None, *, only: str | None = None
+    ) -> None:
+        """A tool span's result, as an attribute shows it. `only`: the key that a framework puts
+        around a result that is no object."""
+        found = result(value, note)
+        self.result = found.text if only is None else within(found.text, only)
+        if found.unseen is not None:
+            self.miss("result", found.unseen)
+        if found.call_id is not None and self.call_id is None:
+            self.call_id = name(found.call_id)
+        if found.failed and self.error is None:
+            self.error = self.result or ""
+
+    def take_outputs(
+        self, reads: Sequence[tuple[Message, Unseen | None]], unseen: Unseen | None = None
+    ) -> None:
+        """What a model said, and what of it cannot be read."""
+        self.outputs = tuple([message for message, _ in reads])
+        for message, why in reads:
+            # Nothing that a model says is nothing: its parts were left out.
+            if message.text is None and not message.calls and not message.results:
+                why = unseen or why or "content_hidden"  # noqa: PLW2901
+            if why is not None:
+                self.miss("output", why)
+        if unseen is not None:
+            self.miss("output", unseen)
 
 
 class Dialect(Protocol):

@@ -1,22 +1,30 @@
-"""The current OpenTelemetry GenAI conventions, with content in span attributes.
+"""The OpenTelemetry GenAI conventions: current ones, and those up to 1.36 with events.
 
 https://github.com/open-telemetry/semantic-conventions-genai (docs/gen-ai/gen-ai-spans.md and
-gen-ai-agent-spans.md). Besides them: pydantic-ai's own attributes of an agent run.
+gen-ai-agent-spans.md), https://github.com/open-telemetry/semantic-conventions (v1.36.0). A span is
+told by `gen_ai.operation.name`; its content lies in its attributes, else in its events.
+
+What frameworks write beside or instead of them: pydantic-ai's attributes of a run and of version 1;
+Google ADK's `gcp.vertex.agent.*`; the LangChain agent's name in OpenLLMetry's properties.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from monitor.model import Message, Part, SpanKind
+import msgspec
+
+from monitor.model import Message, Part, SpanKind, Unseen
 from monitor.semconv import messages
 from monitor.semconv.content import Shown, shown
 from monitor.semconv.dialect import Content
+from monitor.semconv.events import CHOICE, Told, details, of_attribute, of_span
 from monitor.semconv.limits import name
-from monitor.semconv.raw import RawSpan, label
+from monitor.semconv.raw import RawSpan, Value, label
 from monitor.semconv.trim import JsonHistory, trim
+from monitor.semconv.wrapped import Fields, fields, items, string
 
 OPERATION: Final = "gen_ai.operation.name"
 CONVERSATION: Final = "gen_ai.conversation.id"
@@ -30,10 +38,27 @@ INPUT: Final = "gen_ai.input.messages"
 OUTPUT: Final = "gen_ai.output.messages"
 INSTRUCTIONS: Final = "gen_ai.system_instructions"
 ALL_MESSAGES: Final = "pydantic_ai.all_messages"
+ALL_EVENTS: Final = "all_messages_events"
 FINAL_RESULT: Final = "final_result"
 NEW_MESSAGES: Final = "pydantic_ai.new_message_index"
 """Where this run's messages begin in `ALL_MESSAGES`; absent for 0."""
 SPAN_TYPE: Final = "logfire.span_type"
+EVENTS: Final = "events"
+_AGENTS: Final = (AGENT, "agent_name", "traceloop.association.properties.lc_agent_name")
+_CONVERSATIONS: Final = (
+    CONVERSATION,
+    "session.id",
+    "gcp.vertex.agent.session_id",
+    "traceloop.association.properties.session_id",
+    "traceloop.association.properties.thread_id",
+)
+_ARGUMENTS: Final = (ARGUMENTS, "gcp.vertex.agent.tool_call_args", "tool_arguments")
+_RESULTS: Final = (RESULT, "gcp.vertex.agent.tool_response", "tool_response")
+_STATUS: Final = "gen_ai.tool.status"
+_ADK: Final = "gcp.vertex.agent"
+_LLM_REQUEST: Final = "gcp.vertex.agent.llm_request"
+_LLM_RESPONSE: Final = "gcp.vertex.agent.llm_response"
+_MCP: Final = "mcp.method.name"
 
 KEYS: frozenset[str] = frozenset(
     {
@@ -52,6 +77,16 @@ KEYS: frozenset[str] = frozenset(
         FINAL_RESULT,
         NEW_MESSAGES,
         SPAN_TYPE,
+        ALL_EVENTS,
+        EVENTS,
+        _STATUS,
+        _LLM_REQUEST,
+        _LLM_RESPONSE,
+        _MCP,
+        *_AGENTS,
+        *_CONVERSATIONS,
+        *_ARGUMENTS,
+        *_RESULTS,
     }
 )
 PREFIXES: tuple[str, ...] = ()
@@ -72,16 +107,18 @@ _NO_TOOL: Final = "(merged tools)"
 
 def read(raw: RawSpan) -> Content | None:
     attributes = raw.attributes
-    operation = attributes.get(OPERATION)
-    kind = _KINDS.get(operation) if isinstance(operation, str) else None
+    kind = _kind(raw)
     if kind is None:
         return None
     if attributes.get(TOOL) == _NO_TOOL or attributes.get(SPAN_TYPE) == "pending_span":
         return Content(kind="other")
-    agent = attributes.get(AGENT)
-    if operation == "invoke_workflow":
+    if raw.events:
+        raw = details(raw)
+        attributes = raw.attributes
+    agent = _first(raw, _AGENTS)
+    if attributes.get(OPERATION) == "invoke_workflow":
         agent = attributes.get(WORKFLOW, agent)
-    content = Content(kind, label(agent), label(attributes.get(CONVERSATION)))
+    content = Content(kind, label(agent), label(_first(raw, _CONVERSATIONS)))
     if kind == "tool":
         _tool(raw, content)
     elif kind == "llm":
@@ -91,35 +128,129 @@ def read(raw: RawSpan) -> Content | None:
     return content
 
 
+def _kind(raw: RawSpan) -> SpanKind | None:
+    """What the operation says; without one what only spans of one kind carry."""
+    attributes = raw.attributes
+    operation = attributes.get(OPERATION)
+    if isinstance(operation, str):
+        return _KINDS.get(operation)
+    if TOOL in attributes and attributes.get(_MCP, "tools/call") == "tools/call":
+        return "tool"
+    if _LLM_REQUEST in attributes or INPUT in attributes or OUTPUT in attributes:
+        return "llm"
+    if "agent_name" in attributes and (ALL_EVENTS in attributes or FINAL_RESULT in attributes):
+        return "agent"
+    return None
+
+
+def _first(raw: RawSpan, keys: Iterable[str]) -> Value:
+    """The first attribute of these that is there."""
+    attributes = raw.attributes
+    return next((attributes[key] for key in keys if key in attributes), None)
+
+
 def _tool(raw: RawSpan, content: Content) -> None:
     attributes = raw.attributes
     content.tool = label(attributes.get(TOOL)) or name(raw.name.removeprefix("execute_tool "))
     content.call_id = label(attributes.get(CALL_ID))
-    content.arguments, why = shown(attributes.get(ARGUMENTS), raw.cut.get(ARGUMENTS))
-    if why is not None:
-        content.miss("arguments", why)
-    content.result, why = shown(attributes.get(RESULT), raw.cut.get(RESULT))
-    if why is not None:
-        content.miss("result", why)
+    asked = next((key for key in _ARGUMENTS if key in attributes), ARGUMENTS)
+    given = next((key for key in _RESULTS if key in attributes), RESULT)
+    arguments, result = attributes.get(asked), attributes.get(given)
+    if arguments is None or result is None:
+        arguments, result = _told_by_events(raw, content, arguments, result)
+    if raw.scope == _ADK and arguments == result == "{}":
+        arguments = result = None  # ADK's way of not showing them
+    content.take_arguments(arguments, raw.cut.get(asked))
+    content.take_result(result, raw.cut.get(given), only="result" if raw.scope == _ADK else None)
+    if attributes.get(_STATUS) == "error" and content.error is None:
+        content.error = content.result or ""
     if raw.dropped:
-        _dropped(content, "arguments", attributes.get(ARGUMENTS))
-        _dropped(content, "result", attributes.get(RESULT))
+        _dropped(content, "arguments", arguments)
+        _dropped(content, "result", result)
+
+
+def _told_by_events(
+    raw: RawSpan, content: Content, arguments: Value, result: Value
+) -> tuple[Value, Value]:
+    """Arguments and result from a tool span's events or messages (Strands)."""
+    for event in raw.events:
+        if event.name == "gen_ai.tool.message" and arguments is None:
+            arguments = event.attributes.get("content")
+        elif event.name == CHOICE and result is None:
+            result = event.attributes.get("message")
+    if arguments is None and INPUT in raw.attributes:
+        for message in messages.read_all(raw.attributes[INPUT])[0]:
+            for call in message.calls:
+                content.call_id = content.call_id or call.call_id
+                arguments = call.arguments
+    if result is None and OUTPUT in raw.attributes:
+        for message in messages.read_all(raw.attributes[OUTPUT])[0]:
+            for returned in message.results:
+                result = returned.result
+                if returned.failed:
+                    content.error = returned.result or ""
+    return arguments, result
 
 
 def _llm(raw: RawSpan, content: Content) -> None:
     attributes = raw.attributes
-    history, unseen = messages.split(attributes.get(INPUT), raw.cut.get(INPUT))
+    told = None
+    if INPUT not in attributes or OUTPUT not in attributes:
+        told = _told(raw)
+    history: Sequence[msgspec.Raw] = ()
+    unseen: Unseen | None = None
+    if INPUT in attributes or told is None or not told.inputs:
+        history, unseen = messages.split(attributes.get(INPUT), raw.cut.get(INPUT))
+    else:
+        history = told.inputs
     content.inputs, content.omitted, why = trim(
         JsonHistory(history), system=_system(raw, content), everything=raw.parent is None
     )
     if unseen or why:
         content.miss("input", unseen or why)
-    _outputs(raw, content, OUTPUT)
+    if OUTPUT in attributes or told is None or not told.outputs:
+        _outputs(raw, content, OUTPUT)
+    else:
+        content.take_outputs([messages.read(item) for item in told.outputs])
     if raw.dropped:
-        _dropped(content, "input", attributes.get(INPUT))
-        _dropped(content, "output", attributes.get(OUTPUT))
+        _dropped(content, "input", content.inputs or None)
+        _dropped(content, "output", content.outputs or None)
     if not content.outputs:
         content.miss("output", "content_hidden")
+
+
+def _told(raw: RawSpan) -> Told:
+    """The messages that stand elsewhere than in the usual attributes."""
+    attributes = raw.attributes
+    if raw.events and (told := of_span(raw.events)) != _NOTHING:
+        return told
+    if EVENTS in attributes:
+        return of_attribute(attributes[EVENTS])
+    if _LLM_REQUEST in attributes:
+        return _adk(attributes)
+    return _NOTHING
+
+
+_NOTHING: Final = Told([], [])
+
+
+def _adk(attributes: Mapping[str, Value]) -> Told:
+    """Request and response of Google ADK's own attributes, as Gemini's API has them."""
+    told = Told([], [])
+    request = _object(attributes.get(_LLM_REQUEST))
+    config = fields(request.get("config", msgspec.Raw())) or {}
+    if (system := string(config.get("system_instruction"))) is not None:
+        told.inputs.append(msgspec.Raw(msgspec.json.encode({"role": "system", "content": system})))
+    told.inputs.extend(items(request.get("contents", msgspec.Raw())) or ())
+    response = _object(attributes.get(_LLM_RESPONSE))
+    if "content" in response and bytes(response["content"])[:1] == b"{":
+        told.outputs.append(response["content"])
+    return told
+
+
+def _object(value: Value) -> Fields:
+    text = shown(value)[0]
+    return (fields(text.encode()) if text is not None else None) or {}
 
 
 def _agent(raw: RawSpan, content: Content) -> None:
@@ -129,8 +260,17 @@ def _agent(raw: RawSpan, content: Content) -> None:
     so that absence is no evidence.
     """
     attributes = raw.attributes
-    key = INPUT if INPUT in attributes else ALL_MESSAGES
+    if INPUT not in attributes and raw.events:
+        told = of_span(raw.events)
+        if told.inputs or told.outputs:
+            history = JsonHistory(told.inputs)
+            _request(history, content, reversed(range(len(history))))
+            content.take_outputs([messages.read(item) for item in told.outputs])
+            return
+    key = next((k for k in (INPUT, ALL_MESSAGES, ALL_EVENTS) if k in attributes), INPUT)
     found, why = messages.split(attributes.get(key), raw.cut.get(key))
+    if key == ALL_EVENTS:
+        found = of_attribute(attributes[key]).inputs
     content.miss("input", why)
     history = JsonHistory(found)
     if key == INPUT:
@@ -146,7 +286,7 @@ def _agent(raw: RawSpan, content: Content) -> None:
         content.miss("output", why)
         if text is not None:
             content.outputs = (Message("assistant", text),)
-    elif key == ALL_MESSAGES and len(history):
+    elif key != INPUT and len(history):
         message, why = history.read(len(history) - 1)
         if message.role == "assistant":
             content.outputs = (message,)
@@ -165,13 +305,8 @@ def _request(history: JsonHistory, content: Content, places: Iterable[int]) -> N
 
 
 def _outputs(raw: RawSpan, content: Content, key: str) -> None:
-    content.outputs, unseen = messages.read_all(raw.attributes.get(key), raw.cut.get(key))
-    for message in content.outputs:
-        # Nothing that a model says is nothing: its parts were left out.
-        if message.text is None and not message.calls and not message.results:
-            content.miss("output", unseen or "content_hidden")
-    if unseen is not None:
-        content.miss("output", unseen)
+    found, unseen = messages.read_all(raw.attributes.get(key), raw.cut.get(key))
+    content.take_outputs([(message, None) for message in found], unseen)
 
 
 def _system(raw: RawSpan, content: Content) -> Message | None:

@@ -22,16 +22,15 @@ from monitor.semconv.content import (
     unquoted,
     without_lone_surrogates,
 )
+from monitor.semconv.decode import UNREADABLE, decode
 from monitor.semconv.limits import MAX_MESSAGES, name
 from monitor.semconv.parts import (
-    UNREADABLE,
     CallPart,
     Part,
     ResultPart,
     TextPart,
     UsualMessage,
     WireMessage,
-    decode,
 )
 from monitor.semconv.raw import Value
 from monitor.semconv.wrapped import result_raw, unwrapped

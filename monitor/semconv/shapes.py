@@ -21,8 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import msgspec
-
 from monitor.model import Unseen
 from monitor.semconv.parts import (
     CallPart,
@@ -56,7 +54,7 @@ def read(found: Fields, role: str | None = None, depth: int = _DEPTH) -> Read:
     """The message that a JSON object is. `role`: what is known of it from outside."""
     kind = string(found.get("type"))
     if (inner := _inside(found, kind)) is not None and depth:
-        role = _speaker(found, kind) or role
+        role = _speaker(found, kind) or string(found.get("role")) or role
         return read(inner, role, depth - 1)
     told = string(found.get("role"))
     if told is None and kind in _RESPONSES:
@@ -188,9 +186,13 @@ def _contents(content: Raw) -> Iterator[Part | None]:
 
 def _listed(raw: Raw | None) -> Iterator[Part | None]:
     """The parts of an array; None for one of which nothing can be read."""
-    if raw is None or bytes(raw) == _NULL:
+    if raw is None or bytes(raw) in (b"", _NULL):
         return
-    for item in items(raw) or ():
+    listed = items(raw)
+    if listed is None:
+        yield None
+        return
+    for item in listed:
         found = fields(item)
         if found is None:
             text = string(item)

@@ -21,8 +21,8 @@ from typing import Protocol
 import msgspec
 
 from monitor.model import Message, Omitted, Unseen, digest
+from monitor.semconv.decode import role_of
 from monitor.semconv.messages import Read, first_missing, read
-from monitor.semconv.parts import role_of
 
 
 class History(Protocol):

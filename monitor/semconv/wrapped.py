@@ -64,7 +64,7 @@ class Result(Struct, frozen=True):
 
 def fields(raw: bytes | Raw) -> Fields | None:
     """The object that a JSON text holds; None when it holds something else."""
-    if bytes(raw[:1] if isinstance(raw, bytes) else bytes(raw)[:1]) != b"{":
+    if bytes(raw)[:1] != b"{":
         return None
     try:
         return _fields.decode(raw)
@@ -150,6 +150,14 @@ def result_raw(data: bytes) -> Result:
     if text is None or unseen is not None:
         return Result(text, unseen)
     return taken_out(text)
+
+
+def within(text: str | None, key: str) -> str | None:
+    """The value of an object that has this key alone."""
+    if text is None or not text.startswith(f'{{"{key}":'):
+        return text
+    found = fields(text.encode())
+    return shown_raw(bytes(found[key]))[0] if found is not None and len(found) == 1 else text
 
 
 def taken_out(text: str, depth: int = _DEPTH) -> Result:
@@ -255,4 +263,5 @@ __all__ = [
     "string",
     "taken_out",
     "unwrapped",
+    "within",
 ]

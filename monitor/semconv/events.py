@@ -1,0 +1,136 @@
+"""Messages told by events: of a span, in a JSON attribute `events`, or in log records.
+
+Conventions up to 1.36 (https://github.com/open-telemetry/semantic-conventions/blob/v1.36.0/docs/gen-ai/gen-ai-events.md)
+write one event for each message: `gen_ai.{system,user,assistant,tool}.message` for the input and
+`gen_ai.choice` for the output. Later ones write one, `gen_ai.client.inference.operation.details`,
+with the attributes of the current conventions. Where a span event has no body its attributes are one
+(Strands), or hold it as JSON (Azure). The oldest are `gen_ai.content.prompt` and `.completion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from monitor.semconv.messages import split
+from monitor.semconv.raw import RawEvent, RawSpan, Value
+from monitor.semconv.wrapped import Raw, fields, string
+
+DETAILS: Final = "gen_ai.client.inference.operation.details"
+CHOICE: Final = "gen_ai.choice"
+_PROMPT: Final = "gen_ai.content.prompt"
+_COMPLETION: Final = "gen_ai.content.completion"
+_CONTENT: Final = "gen_ai.event.content"
+_NAME: Final = "event.name"
+_ROLES: Final = {
+    "gen_ai.system.message": b"system",
+    "gen_ai.user.message": b"user",
+    "gen_ai.assistant.message": b"assistant",
+    "gen_ai.tool.message": b"tool",
+    CHOICE: b"assistant",
+}
+NAMES: Final = frozenset({*_ROLES, DETAILS, _PROMPT, _COMPLETION})
+"""Events that tell messages."""
+EVENT_KEYS: Final = frozenset(
+    {
+        "content",
+        "message",
+        "role",
+        "id",
+        "name",
+        "tool_calls",
+        "gen_ai.prompt",
+        "gen_ai.completion",
+        _CONTENT,
+    }
+)
+"""Attributes of a span's events that make up a message."""
+
+
+class Told(NamedTuple):
+    """Messages as JSON, in order."""
+
+    inputs: list[Raw]
+    outputs: list[Raw]
+
+    def add(self, name: str, body: bytes) -> None:
+        """A message told by an event of this name; its role is the name's unless it says one."""
+        if body[:1] != b"{":
+            body = b'{"content":' + body + b"}"
+        role = _ROLES.get(name)
+        found = fields(body)
+        if role is not None and found is not None and string(found.get("role")) is None:
+            rest = body.lstrip()[1:].lstrip()
+            body = b'{"role":"' + role + b'"' + (b"}" if rest[:1] == b"}" else b"," + rest)
+        (self.outputs if name == CHOICE else self.inputs).append(Raw(body))
+
+
+def of_span(events: Iterable[RawEvent]) -> Told:
+    """What a span's events tell."""
+    told = Told([], [])
+    for event in events:
+        if event.name in _ROLES:
+            told.add(event.name, _body(event.attributes))
+        elif event.name in (_PROMPT, _COMPLETION):
+            key = "gen_ai.prompt" if event.name == _PROMPT else "gen_ai.completion"
+            found = split(event.attributes.get(key))[0]
+            (told.inputs if event.name == _PROMPT else told.outputs).extend(found)
+    return told
+
+
+def of_attribute(value: Value) -> Told:
+    """What a JSON array of events tells, each with its name under `event.name`."""
+    told = Told([], [])
+    for item in split(value)[0]:
+        found = fields(item)
+        if found is not None:
+            name = string(found.get(_NAME)) or ""
+            told.add(name, bytes(item))
+    return told
+
+
+def details(raw: RawSpan) -> RawSpan:
+    """The span with the attributes that its event of details carries beside its own."""
+    more: dict[str, Value] = {}
+    for event in raw.events:
+        if event.name == DETAILS:
+            more.update(event.attributes)
+    if not more:
+        return raw
+    return msgspec.structs.replace(raw, attributes=more | raw.attributes)
+
+
+def _body(attributes: Mapping[str, Value]) -> bytes:
+    """A message from an event's attributes."""
+    whole = attributes.get(_CONTENT)
+    if isinstance(whole, str) and whole.lstrip()[:1] == "{":
+        return whole.strip().encode("utf-8", "replace")
+    body: dict[str, object] = {}
+    for key in ("role", "id", "name"):
+        if key in attributes:
+            body[key] = attributes[key]
+    for key in ("content", "message", "tool_calls"):
+        value = attributes.get(key)
+        if value is None:
+            continue
+        nested = "content" if key == "message" and not _is_object(value) else key
+        body[nested] = _json(value)
+    return msgspec.json.encode(body)
+
+
+def _is_object(value: Value) -> bool:
+    return isinstance(value, dict) or (isinstance(value, str) and value.lstrip()[:1] == "{")
+
+
+def _json(value: Value) -> object:
+    """An attribute that may hold parts as JSON; any other text is a text."""
+    if isinstance(value, str) and value.lstrip()[:2] in ("[{", "[]", '{"'):
+        data = value.encode("utf-8", "replace")
+        try:
+            msgspec.json.decode(data, type=msgspec.Raw)
+        except (msgspec.DecodeError, UnicodeError):
+            return value
+        return msgspec.Raw(data)
+    return value

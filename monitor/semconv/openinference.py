@@ -1,0 +1,206 @@
+"""OpenInference, as Arize's instrumentations write it.
+
+https://github.com/Arize-ai/openinference/blob/main/spec/semantic_conventions.md. A span is told by
+`openinference.span.kind`. Not what it seems: a LangChain agent used as a tool is of kind AGENT and
+has a tool's name; LangChain's own runs are CHAINs named after their agent; smolagents' last call,
+`final_answer`, is its answer; a hand-off of the OpenAI Agents SDK is a TOOL without a name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from monitor.model import Message, SpanKind
+from monitor.semconv import payload
+from monitor.semconv.content import plain, redacted
+from monitor.semconv.dialect import Content
+from monitor.semconv.flat import FlatHistory, gather
+from monitor.semconv.limits import name
+from monitor.semconv.literal import as_json
+from monitor.semconv.messages import Read
+from monitor.semconv.raw import RawSpan, label
+from monitor.semconv.trim import JsonHistory, trim
+from monitor.semconv.wrapped import Raw, fields, string
+
+KIND: Final = "openinference.span.kind"
+_SESSION: Final = "session.id"
+_AGENT: Final = "agent.name"
+_NODE: Final = "graph.node.id"
+_TOOL: Final = "tool.name"
+_CALL_ID: Final = "tool.id"
+_TOOL_CALL_ID: Final = "tool_call.id"
+_INPUT: Final = "input.value"
+_OUTPUT: Final = "output.value"
+_METADATA: Final = "metadata"
+_INPUTS: Final = "llm.input_messages."
+_OUTPUTS: Final = "llm.output_messages."
+
+KEYS: frozenset[str] = frozenset(
+    {KIND, _SESSION, _AGENT, _NODE, _TOOL, _CALL_ID, _TOOL_CALL_ID, _INPUT, _OUTPUT, _METADATA}
+)
+PREFIXES: tuple[str, ...] = (_INPUTS, _OUTPUTS)
+
+_KINDS: Final[dict[object, SpanKind]] = {"LLM": "llm", "TOOL": "tool", "AGENT": "agent"}
+_HANDOFF: Final = re.compile(r"handoff to (.+)", re.IGNORECASE)
+_SMOLAGENTS: Final = "openinference.instrumentation.smolagents"
+_TASK: Final = "New task:\n"
+_CALLING: Final = "Calling tools:\n"
+_FINAL: Final = "final_answer"
+
+
+def read(raw: RawSpan) -> Content | None:
+    attributes = raw.attributes
+    told = attributes.get(KIND)
+    if not isinstance(told, str):
+        return None
+    kind = _KINDS.get(told.upper(), "other")
+    chain = _lc_agent(raw)
+    if kind == "agent" and _TOOL in attributes:
+        kind = "tool"
+    elif kind == "other" and chain is not None and chain == raw.name:
+        kind = "agent"
+    agent = label(attributes.get(_AGENT)) or chain
+    if kind == "agent" and agent is None:
+        agent = label(attributes.get(_NODE)) or name(raw.name.removesuffix(".run"))
+    content = Content(kind, agent, label(attributes.get(_SESSION)))
+    if kind == "llm":
+        _llm(raw, content)
+    elif kind == "tool":
+        return _tool(raw, content)
+    elif kind == "agent":
+        _agent(raw, content)
+    return content
+
+
+def _lc_agent(raw: RawSpan) -> str | None:
+    """The agent that LangChain names in a span's metadata."""
+    told = raw.attributes.get(_METADATA)
+    if not isinstance(told, str) or "lc_agent_name" not in told:
+        return None
+    found = fields(told.encode("utf-8", "replace"))
+    return label(string(found.get("lc_agent_name"))) if found is not None else None
+
+
+def _tool(raw: RawSpan, content: Content) -> Content:
+    attributes = raw.attributes
+    content.tool = label(attributes.get(_TOOL))
+    if content.tool is None:
+        handed = _HANDOFF.fullmatch(raw.name)
+        content.tool = name(f"transfer_to_{handed[1]}" if handed else raw.name)
+        if handed:
+            return content
+    elif content.tool == _FINAL and raw.scope == _SMOLAGENTS:
+        return Content(kind="other")
+    content.call_id = label(attributes.get(_CALL_ID)) or label(attributes.get(_TOOL_CALL_ID))
+    content.take_arguments(attributes.get(_INPUT), raw.cut.get(_INPUT))
+    content.take_result(attributes.get(_OUTPUT), raw.cut.get(_OUTPUT))
+    if raw.dropped:
+        content.miss("arguments", None if _INPUT in attributes else "attributes_dropped")
+        content.miss("result", None if _OUTPUT in attributes else "attributes_dropped")
+    return content
+
+
+def _llm(raw: RawSpan, content: Content) -> None:
+    attributes = raw.attributes
+    said = gather(attributes, _OUTPUTS)
+    asked = gather(attributes, _INPUTS)
+    smol = raw.scope == _SMOLAGENTS
+    history: FlatHistory | JsonHistory = FlatHistory([_message(item, smol=smol) for item in asked])
+    if not asked:
+        found, why = payload.requested(attributes.get(_INPUT), raw.cut.get(_INPUT))
+        content.miss("input", why)
+        history = JsonHistory(found)
+    content.inputs, content.omitted, why = trim(history, everything=raw.parent is None)
+    content.miss("input", why)
+    if said:
+        outputs = FlatHistory([_message(item, smol=smol) for item in said])
+        content.take_outputs([_answered(outputs.read(n), smol=smol) for n in range(len(outputs))])
+    else:
+        found, why = payload.responded(attributes.get(_OUTPUT), raw.cut.get(_OUTPUT))
+        content.take_outputs([read_raw(item) for item in found], why)
+    if raw.dropped:
+        # Messages lie in many attributes, so that those that are left may be any part of them.
+        content.unseen["input"] = "attributes_dropped"
+        content.unseen["output"] = "attributes_dropped"
+    elif not content.outputs:
+        content.miss("output", "content_hidden")
+
+
+def read_raw(item: Raw) -> Read:
+    return JsonHistory([item]).read(0)
+
+
+def _message(item: dict[str, Any], *, smol: bool) -> dict[str, Any]:
+    """A message as OpenAI's API has it, from the tree of its keys."""
+    found = item.get("message")
+    message = dict(found) if isinstance(found, dict) else {}
+    calls = message.pop("tool_calls", None)
+    if isinstance(calls, list):
+        message["tool_calls"] = [
+            call["tool_call"] for call in calls if isinstance(call, dict) and "tool_call" in call
+        ]
+    parts = message.pop("contents", None)
+    if isinstance(parts, list) and "content" not in message:
+        message["content"] = [_part(part) for part in parts]
+    if "function_call_name" in message:
+        message["function_call"] = {
+            "name": message.pop("function_call_name"),
+            "arguments": message.pop("function_call_arguments_json", None),
+        }
+    return _smol(message) if smol else message
+
+
+def _part(part: Any) -> Any:
+    found = part.get("message_content") if isinstance(part, dict) else None
+    if not isinstance(found, dict):
+        return {"type": "text"}
+    if found.get("type") not in (None, "text"):
+        return {"type": "reasoning"}
+    return {"type": "text", "text": found.get("text")}
+
+
+def _smol(message: dict[str, Any]) -> dict[str, Any]:
+    """Calls and results, which smolagents tells as texts."""
+    content = message.get("content")
+    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
+        content = content[0].get("text")
+    if not isinstance(content, str):
+        return message
+    match message.get("role"):
+        case "user" if content.startswith(_TASK):
+            return {"role": "user", "content": content[len(_TASK) :]}
+        case "tool-call":
+            listed = as_json(content.partition(_CALLING)[2])
+            if listed is not None and listed.startswith("["):
+                return {"role": "assistant", "tool_calls": Raw(listed.encode())}
+            return {"role": "assistant", "content": content}
+        case "tool-response":
+            return {"role": "tool-response", "content": content}
+    return message
+
+
+def _answered(found: Read, *, smol: bool) -> Read:
+    """A call of `final_answer` is the answer that it gives."""
+    message, why = found
+    if not smol or [call.tool for call in message.calls] != [_FINAL]:
+        return found
+    given = fields((message.calls[0].arguments or "").encode())
+    if given is None or "answer" not in given:
+        return found
+    text = string(given["answer"])
+    text, more = plain(bytes(given["answer"]).decode() if text is None else text)
+    return Message("assistant", text), why or more
+
+
+def _agent(raw: RawSpan, content: Content) -> None:
+    attributes = raw.attributes
+    asked, _ = payload.requested(attributes.get(_INPUT), raw.cut.get(_INPUT))
+    if (request := payload.last_request(asked)) is not None:
+        content.inputs = (request[0],)
+    told = attributes.get(_OUTPUT)
+    if isinstance(told, str) and redacted(told):
+        return
+    said, _ = payload.responded(told, raw.cut.get(_OUTPUT))
+    if (answer := payload.last_answer(said)) is not None:
+        content.take_outputs([answer])

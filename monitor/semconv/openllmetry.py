@@ -1,0 +1,100 @@
+"""OpenLLMetry (Traceloop) up to 0.4x: messages flattened into attributes, entities for the rest.
+
+https://github.com/traceloop/openllmetry (opentelemetry-semantic-conventions-ai). Later versions
+write the conventions of OpenTelemetry, which are read there. LLM spans are told by
+`llm.request.type` or `gen_ai.prompt.N`, others by `traceloop.span.kind`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from monitor.model import SpanKind
+from monitor.semconv import payload
+from monitor.semconv.dialect import Content
+from monitor.semconv.flat import FlatHistory, gather
+from monitor.semconv.limits import name
+from monitor.semconv.raw import RawSpan, label
+from monitor.semconv.trim import trim
+
+_KIND: Final = "traceloop.span.kind"
+_REQUEST_TYPE: Final = "llm.request.type"
+_ENTITY: Final = "traceloop.entity.name"
+_WORKFLOW: Final = "traceloop.workflow.name"
+_INPUT: Final = "traceloop.entity.input"
+_OUTPUT: Final = "traceloop.entity.output"
+_PROPERTIES: Final = "traceloop.association.properties."
+_SESSIONS: Final = (f"{_PROPERTIES}session_id", f"{_PROPERTIES}thread_id")
+_AGENT: Final = f"{_PROPERTIES}lc_agent_name"
+_PROMPTS: Final = "gen_ai.prompt."
+_COMPLETIONS: Final = "gen_ai.completion."
+
+KEYS: frozenset[str] = frozenset(
+    {_KIND, _REQUEST_TYPE, _ENTITY, _WORKFLOW, _INPUT, _OUTPUT, _AGENT, *_SESSIONS}
+)
+PREFIXES: tuple[str, ...] = (_PROMPTS, _COMPLETIONS)
+
+_KINDS: Final[dict[object, SpanKind]] = {"tool": "tool", "agent": "agent", "workflow": "agent"}
+_LLM_TYPES: Final = ("chat", "completion")
+
+
+def read(raw: RawSpan) -> Content | None:
+    attributes = raw.attributes
+    kind: SpanKind
+    if attributes.get(_REQUEST_TYPE) in _LLM_TYPES or f"{_PROMPTS}0.role" in attributes:
+        kind = "llm"
+    elif _KIND in attributes:
+        told = attributes[_KIND]
+        kind = _KINDS.get(told, "other") if isinstance(told, str) else "other"
+    else:
+        return None
+    agent = label(attributes.get(_AGENT))
+    if kind == "agent":
+        agent = agent or label(attributes.get(_ENTITY)) or label(attributes.get(_WORKFLOW))
+    session = next((found for key in _SESSIONS if (found := label(attributes.get(key)))), None)
+    content = Content(kind, agent, session)
+    if kind == "llm":
+        _llm(raw, content)
+    elif kind == "tool":
+        content.tool = label(attributes.get(_ENTITY)) or name(raw.name.removesuffix(".tool"))
+        content.take_arguments(attributes.get(_INPUT), raw.cut.get(_INPUT))
+        content.take_result(attributes.get(_OUTPUT), raw.cut.get(_OUTPUT))
+    elif kind == "agent":
+        asked, _ = payload.requested(attributes.get(_INPUT), raw.cut.get(_INPUT))
+        if (request := payload.last_request(asked)) is not None:
+            content.inputs = (request[0],)
+        said, _ = payload.responded(attributes.get(_OUTPUT), raw.cut.get(_OUTPUT))
+        if (answer := payload.last_answer(said)) is not None:
+            content.take_outputs([answer])
+    if raw.dropped:
+        _dropped(content)
+    return content
+
+
+def _dropped(content: Content) -> None:
+    """Messages lie in many attributes, so that those that are left may be any part of them."""
+    if content.kind == "llm":
+        content.unseen["input"] = content.unseen["output"] = "attributes_dropped"
+    elif content.kind == "tool":
+        content.miss("arguments", None if content.arguments else "attributes_dropped")
+        content.miss("result", None if content.result else "attributes_dropped")
+
+
+def _llm(raw: RawSpan, content: Content) -> None:
+    history = FlatHistory([_message(item) for item in gather(raw.attributes, _PROMPTS)])
+    content.inputs, content.omitted, why = trim(history, everything=raw.parent is None)
+    content.miss("input", why)
+    said = FlatHistory([_message(item) for item in gather(raw.attributes, _COMPLETIONS)])
+    content.take_outputs([said.read(number) for number in range(len(said))])
+    if not content.outputs:
+        content.miss("output", "content_hidden")
+
+
+def _message(item: dict[str, Any]) -> dict[str, Any]:
+    """A content that is no text stands as JSON."""
+    content = item.get("content")
+    if isinstance(content, str) and content[:2] in ('""', "[{"):
+        found = payload.parsed(content)
+        if found is not None:
+            return {**item, "content": found}
+    return item
