@@ -12,11 +12,12 @@ from typing import Final
 
 import click
 
-from streams import asyncapi, events, settings, topics
+from streams import asyncapi, events, metrics, settings, topics
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "asyncapi.yaml": asyncapi.page,
     "events.md": events.markdown,
+    "metrics.md": metrics.markdown,
     "settings.md": settings.markdown,
     "topics.md": topics.markdown,
 }

@@ -105,6 +105,23 @@ def _listen(value: str) -> str:
     return value
 
 
+def _listen_or_off(value: str) -> str:
+    return _listen(value) if value else value
+
+
+def _http_url(value: str) -> str:
+    if not value:
+        return value
+    parts = urlsplit(value)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query:
+        raise ValueError("not an HTTP URL")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise ValueError("the port is not a number below 65536") from None
+    return value.rstrip("/")
+
+
 def _topic(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", value) or value in {".", ".."}:
         raise ValueError("not a topic name")
@@ -313,6 +330,44 @@ class Settings(BaseSettings):
         ge=1,
         le=1_000_000,
     )
+    stall_timeout: Duration = _setting(
+        150,
+        "Records wait and none was handled for so long: `/healthz` fails, and the worker ends "
+        "unless it has a batch in hand. Longer than the 2 minutes that an outage is waited for.",
+        f"{_DURATION}, 5s to 1h",
+        shown="150s",
+        ge=5,
+        le=3600,
+    )
+    in_flight: Size = _setting(
+        64 * 1024**2,
+        "Bytes of messages that a worker holds at once, at most: fetched, waiting and in hand. "
+        "The gateway answers 503 above so much.",
+        f"{_SIZE}, 4 MiB to 4 GiB",
+        shown="64MiB",
+        ge=4 * 1024**2,
+        le=4 * 1024**3,
+    )
+
+    # -- watching the monitor itself ---------------------------------------------------------
+
+    http_listen: Annotated[str, AfterValidator(_listen_or_off)] = _setting(
+        "",
+        "Address of `/healthz` and `/metrics`. A worker of several roles is one process a role: the "
+        "second listens on the next port.",
+        "host:port; port 0 takes any free port; empty: off",
+        shown="(off)",
+    )
+    telemetry_endpoint: Annotated[str, AfterValidator(_http_url)] = _setting(
+        "",
+        "OTLP/HTTP endpoint for the monitor's own traces and metrics: `/v1/traces` and "
+        "`/v1/metrics` are appended. Never the monitor's own gateway: that is refused.",
+        "http:// or https:// URL; empty: off",
+        shown="(off)",
+    )
+    log_format: Literal["text", "json"] = _setting(
+        "text", "How processes log: lines for people, or a JSON object a line.", "text or json"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = _setting(
         "info", "What workers and gateway log, on standard error.", "debug, info, warning or error"
     )
@@ -356,7 +411,7 @@ class _DisagreementError(ValueError):
 def _safe(name: str, value: Any) -> str:
     """A value as text without secrets, control characters or undue length."""
     text = str(value)
-    if name.endswith("_url"):
+    if name.endswith(("_url", "_endpoint")):
         text = redacted(text)
     return plain(text, 80)
 
