@@ -30,6 +30,8 @@ COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "topics": ("streams.cli", "topics", "Create the Kafka topics."),
     "send": ("streams.send", "send", "Send OTLP files to the spans topic."),
     "watch": ("streams.watch", "watch", "Show labels and violations as they arrive."),
+    "show": ("streams.show", "show", "Tell the story of one trajectory."),
+    "replay": ("streams.replay", "replay", "Judge the journal again; compare with the published."),
     "inspect": ("streams.inspect", "inspect", "Judge OTLP files offline."),
     "check": ("streams.check", "check", "Judge golden cases."),
 }
