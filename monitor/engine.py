@@ -272,6 +272,6 @@ def wants(arrivals: Iterable[Arrival]) -> dict[str, Wanted]:
         named = fields.setdefault(arrival.trajectory, set())
         if isinstance(arrival, Observed):
             named.update(names(arrival.span))
-            if arrival.span.kind == "agent":
+            if arrival.span.kind in ("agent", "log"):
                 content.add(arrival.trajectory)
     return {name: Wanted(tuple(sorted(named)), name in content) for name, named in fields.items()}

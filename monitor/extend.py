@@ -25,6 +25,8 @@ def extend(
 ) -> dict[str, bytes] | None:
     """Appends a span. Returns the index fields to write, or None, with the head untouched, when
     the span changes more than the end of the prefix."""
+    if span.kind == "log" or _told_by_logs(span, fields):
+        return None
     if not head.agentic:
         if span.kind != "other":
             return None
@@ -56,6 +58,13 @@ def extend(
             standing.grounding = None
         settle(head, bench, new)
     return new
+
+
+def _told_by_logs(span: Span, fields: Fields) -> bool:
+    """Log records tell of the span, or stand for a parent that is not known."""
+    if fields.get(f"l:{span.span_id}"):
+        return True
+    return bool(fields.get(f"l:{span.parent}")) and not fields.get(f"s:{span.parent}")
 
 
 def _stays_below(span: Span, above: Known | None, waited: bytes | None) -> bool:

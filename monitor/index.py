@@ -3,12 +3,13 @@
 s:<span id>    digest and place of a known span
 w:<span id>    a parent that known spans name and that is not known
 c:<call id>    how a call with this id stands: open, settled, several calls, or before this
+l:<span id>    log records tell of this span
 o:<digest>, n:<tool>   an assistant message, by which a later turn's history is recognised
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -41,9 +42,9 @@ def known(fields: Fields, span_id: str) -> Known | None:
 
 def names(span: Span) -> list[str]:
     """Index fields that `extend` may look at for a span."""
-    wanted = [f"s:{span.span_id}", f"w:{span.span_id}"]
+    wanted = [f"s:{span.span_id}", f"w:{span.span_id}", f"l:{span.span_id}"]
     if span.parent is not None:
-        wanted += (f"s:{span.parent}", f"w:{span.parent}")
+        wanted += (f"s:{span.parent}", f"w:{span.parent}", f"l:{span.parent}")
     if span.call_id is not None:
         wanted.append(f"c:{span.call_id}")
     for message in (*span.inputs, *span.outputs):
@@ -57,6 +58,16 @@ def names(span: Span) -> list[str]:
 def turn_fields(span: Span) -> dict[str, bytes]:
     """Index fields by which a later turn's history recognises this one."""
     return {mark: b"1" for mark in marks(span.outputs) if not mark.startswith("c:")}
+
+
+def log_fields(logs: Iterable[Span], digests: Mapping[str, str]) -> dict[str, bytes]:
+    """Index fields of what log records told: that it is known, and of which span it tells."""
+    found: dict[str, bytes] = {}
+    for log in logs:
+        at = Place(log.span_id, "log", log.parent, log.start, log.start, log.end)
+        found[f"s:{log.span_id}"] = encode_known(Known(digests[log.span_id], at))
+        found[f"l:{log.parent}"] = b"1"
+    return found
 
 
 def waiting(before: bytes | None, child: Span) -> bytes:

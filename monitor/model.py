@@ -16,7 +16,8 @@ import msgspec
 FOLD_VERSION: Final = 1
 """Version of the judgement. Raised when the same arrivals would give other events."""
 
-SpanKind = Literal["agent", "llm", "tool", "other"]
+SpanKind = Literal["agent", "llm", "tool", "other", "log"]
+"""`log`: no span, but messages that log records tell of the span that is its parent."""
 Layer = Literal["policy", "grounding", "trajectory", "semantic"]
 LayerState = Literal["pass", "fail", "open", "unassessed", "off"]
 Verdict = Literal["violated", "unassessed", "open", "trusted"]

@@ -26,6 +26,7 @@ from monitor.calls import (
     quoted_results,
     run,
 )
+from monitor.logs import joined
 from monitor.model import Span, Unseen
 from monitor.places import Place, Position, find_roots, locate
 from monitor.turns import (
@@ -94,6 +95,7 @@ class Prefix(msgspec.Struct):
 
 def derive(spans: Mapping[str, Span]) -> Prefix:
     """The prefix of a set of spans, given by span id. Takes a few microseconds a span."""
+    spans = joined(spans)
     places, missing = locate(spans)
     roots = find_roots(spans, places, missing)
     turns = find_turns(spans, places)

@@ -19,7 +19,8 @@ import msgspec
 
 from monitor.bench import Bench, Judge
 from monitor.head import Head, LastAnswer, content_digest
-from monitor.index import Known, call_mark, encode_known, turn_fields, waiting
+from monitor.index import Known, call_mark, encode_known, log_fields, turn_fields, waiting
+from monitor.logs import joined
 from monitor.model import Span
 from monitor.places import Place
 from monitor.prefix import Prefix, derive
@@ -36,10 +37,12 @@ def rebuild(
     head: Head, spans: Mapping[str, Span], digests: Mapping[str, str], bench: Bench
 ) -> tuple[Prefix, dict[str, bytes]]:
     """Derives the prefix anew, sets the head to it, and returns it with all index fields."""
+    head.spans = len(spans)
+    logs = [span for span in spans.values() if span.kind == "log"]
+    spans = joined(spans)
     prefix = derive(spans)
     _keep_keys(head, prefix)
     _identify(head, prefix, spans, bench)
-    head.spans = len(spans)
     head.agentic = any(span.kind in AGENTIC for span in spans.values())
     head.roots = prefix.roots[:2]
     head.missing = len(prefix.missing)
@@ -61,7 +64,7 @@ def rebuild(
     ends += [call.position._replace(order=0) for call in prefix.calls]
     head.tail = max(ends, default=None)
     _judge_all(head, prefix, bench)
-    return prefix, _index(head, prefix, spans, digests)
+    return prefix, _index(head, prefix, spans, digests) | log_fields(logs, digests)
 
 
 def _judge_all(head: Head, prefix: Prefix, bench: Bench) -> None:
@@ -165,6 +168,7 @@ def _index(
     fields = {
         f"s:{span_id}": encode_known(Known(digests[span_id], at))
         for span_id, at in prefix.places.items()
+        if span_id in digests
     }
     for span_id, at in prefix.places.items():
         if at.parent is not None and at.parent in prefix.missing:

@@ -25,7 +25,8 @@ from monitor.label import Event, Label, Violation
 from monitor.memory import MemoryPolicySets, MemoryPublisher, MemoryStore
 from monitor.model import Arrival, Close, Lost, Observed, Record
 from monitor.prefix import Prefix
-from monitor.semconv import RawSpan, normalise
+from monitor.semconv import RawLog, RawSpan, normalise
+from monitor.semconv.logs import normalise_logs
 from monitor.story import final_answer, steps, user_request
 from streams import otlp
 from streams.board import Board
@@ -115,9 +116,6 @@ async def judge(files: Sequence[OtlpFile], policy_set: PolicySet) -> Inspection:
     seen: dict[str, int] = {}
     offset, clock = -1, 0
     for file in files:
-        if file.signal == "logs":
-            _count_logs(file, warnings)
-            continue
         arrivals = tuple(_arrivals(file, warnings))
         offset += 1
         clock = max(clock, (file.newest() or 0) // 1_000_000)
@@ -138,25 +136,22 @@ def _broken(trajectory: str, error: Exception) -> None:
 
 
 def _arrivals(file: OtlpFile, warnings: Counter[str]) -> Iterable[Arrival]:
-    for number, found in enumerate(otlp.decode(file.body)):
+    records: list[RawLog] = []
+    decode = otlp.decode if file.signal == "traces" else otlp.decode_logs
+    for number, found in enumerate(decode(file.body)):
         if isinstance(found, RawSpan):
             yield Observed(normalise(found))
             continue
+        if isinstance(found, RawLog):
+            records.append(found)
+            continue
         what = plain(f"{found.reason}: {found.detail}".rstrip(": "))
         if not found.place:
-            raise UserError(f"{file.path}: not an OTLP traces request ({what})")
+            raise UserError(f"{file.path}: not an OTLP {file.signal} request ({what})")
         warnings[f"{file.path}: {found.place}: {what}"] += 1
         if found.trace_id is not None:
             yield Lost(found.trace_id, found.reason, f"{file.path.name}:{number}")
-
-
-def _count_logs(file: OtlpFile, warnings: Counter[str]) -> None:
-    try:
-        logs = otlp.decode_logs(file.body)
-    except otlp.NotLogsError as error:
-        raise UserError(f"{file.path}: {error}") from None
-    names = ", ".join(f"{plain(name)} {count}" for name, count in logs.names.items())
-    warnings[f"{file.path}: {logs.records} log records are not read yet ({names})"] += 1
+    yield from map(Observed, normalise_logs(records))
 
 
 async def _judged(name: str, engine: Engine, publisher: MemoryPublisher) -> Judged | None:

@@ -22,19 +22,17 @@ The spans of a message come one by one, so that a message of 100 000 needs no se
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import Final, Literal
 
-import msgspec
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
-from monitor.semconv import RawSpan
-from streams import otlp_json, otlp_proto
+from monitor.semconv import RawLog, RawSpan
+from streams import otlp_json, otlp_logs, otlp_proto
 from streams.otlp_span import BadSpan, Reason
 
-__all__ = ["BadSpan", "Encoding", "LogSummary", "NotLogsError", "Reason", "decode", "decode_logs"]
+__all__ = ["BadSpan", "Encoding", "Reason", "decode", "decode_logs"]
 
 Encoding = Literal["auto", "proto", "json"]
 """`auto`: JSON when the first byte that is no blank is `{`, unless the blank is a protobuf tag."""
@@ -42,9 +40,6 @@ Encoding = Literal["auto", "proto", "json"]
 _JSON: Final = re.compile(rb'\{|[ \t\r\n]+\{[ \t\r\n]*(?:\}|"[^"\x00-\x1f]{1,64}"[ \t\r\n]*:)')
 """How JSON begins. No protobuf request begins with `{`, which would open a group, but one whose first
 group takes 123 bytes begins with a line feed and `{`: so blanks must be followed by a key, too."""
-
-_MAX_NAMES: Final = 100
-"""Distinct names of log events that are counted one by one."""
 
 
 def decode(data: bytes, encoding: Encoding = "auto") -> Iterator[RawSpan | BadSpan]:
@@ -61,52 +56,16 @@ def decode(data: bytes, encoding: Encoding = "auto") -> Iterator[RawSpan | BadSp
         yield from spans
 
 
-class NotLogsError(ValueError):
-    """Bytes that are no logs request; the text says why."""
-
-
-class LogSummary(msgspec.Struct, frozen=True):
-    """What a logs request holds: the number of records, and of those with each event name."""
-
-    records: int
-    names: dict[str, int]
-
-
-def decode_logs(data: bytes, encoding: Encoding = "auto") -> LogSummary:
-    """Counts the log records of a message; raises `NotLogsError`.
-
-    A record is named by its event name, an older one by its attribute `event.name`.
-    """
+def decode_logs(data: bytes, encoding: Encoding = "auto") -> Iterator[RawLog | BadSpan]:
+    """Every log record of a message that tells a span's messages. Never raises on any bytes."""
     if _is_json(data, encoding):
-        try:
-            names = list(otlp_json.log_names(data))
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise NotLogsError(f"not a JSON logs request: {error}") from None
+        yield from otlp_logs.of_json(data)
     else:
-        try:
-            request = ExportLogsServiceRequest.FromString(data)
-        except DecodeError as error:
-            raise NotLogsError(f"not a protobuf logs request: {error}") from None
-        names = list(_log_names(request))
-        if data and not request.resource_logs:
-            raise NotLogsError("not a protobuf logs request: holds no resource logs")
-    counted = Counter(names)
-    kept = dict(counted.most_common(_MAX_NAMES))
-    if len(counted) > _MAX_NAMES:
-        kept["…"] = len(names) - sum(kept.values())
-    return LogSummary(len(names), kept)
+        yield from otlp_logs.of_proto(data)
 
 
 def _is_json(data: bytes, encoding: Encoding) -> bool:
     return encoding == "json" or (encoding == "auto" and _JSON.match(data) is not None)
-
-
-def _log_names(request: ExportLogsServiceRequest) -> Iterator[str]:
-    for resource in request.resource_logs:
-        for scope in resource.scope_logs:
-            for record in scope.log_records:
-                named = (a.value.string_value for a in record.attributes if a.key == "event.name")
-                yield record.event_name or next(named, "")
 
 
 def _is_logs(data: bytes) -> bool:

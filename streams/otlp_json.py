@@ -28,84 +28,84 @@ from monitor.semconv.content import without_lone_surrogates
 from monitor.semconv.limits import MAX_DEPTH, PARSE_LIMIT, note
 from streams.otlp_span import MAX_EVENTS, BadIdError, BadSpan, MalformedError, place, shorten
 
-_Number = int | float | str
+Number = int | float | str
 
 
-class _Json(msgspec.Struct, rename="camel", gc=False):
+class Json(msgspec.Struct, rename="camel", gc=False):
     """A message of the JSON mapping."""
 
 
-class _AnyValue(_Json):
+class AnyValue(Json):
     string_value: str | None = None
     bool_value: bool | None = None
-    int_value: _Number | None = None
-    double_value: _Number | None = None
-    array_value: _ArrayValue | None = None
-    kvlist_value: _KeyValueList | None = None
+    int_value: Number | None = None
+    double_value: Number | None = None
+    array_value: ArrayValue | None = None
+    kvlist_value: KeyValueList | None = None
     bytes_value: str | None = None
 
 
-class _ArrayValue(_Json):
-    values: list[_AnyValue] | None = None
+class ArrayValue(Json):
+    values: list[AnyValue] | None = None
 
 
-class _KeyValue(_Json):
+class KeyValue(Json):
     key: str = ""
-    value: _AnyValue | None = None
+    value: AnyValue | None = None
 
 
-class _KeyValueList(_Json):
-    values: list[_KeyValue] | None = None
+class KeyValueList(Json):
+    values: list[KeyValue] | None = None
 
 
-class _Event(_Json):
+class _Event(Json):
     name: str | None = None
-    attributes: list[_KeyValue] | None = None
+    attributes: list[KeyValue] | None = None
 
 
-class _Status(_Json):
+class _Status(Json):
     message: str | None = None
-    code: _Number | None = None
+    code: Number | None = None
 
 
-class _Span(_Json):
+class _Span(Json):
     trace_id: str | None = None
     span_id: str | None = None
     parent_span_id: str | None = None
     name: str | None = None
-    kind: _Number | None = None
-    flags: _Number | None = None
-    start_time_unix_nano: _Number | None = None
-    end_time_unix_nano: _Number | None = None
-    attributes: list[_KeyValue] | None = None
-    dropped_attributes_count: _Number | None = None
+    kind: Number | None = None
+    flags: Number | None = None
+    start_time_unix_nano: Number | None = None
+    end_time_unix_nano: Number | None = None
+    attributes: list[KeyValue] | None = None
+    dropped_attributes_count: Number | None = None
     events: list[_Event] | None = None
     status: _Status | None = None
 
 
-class _Trace(_Json):
+class _Trace(Json):
     trace_id: str | None = None
 
 
-class _Scope(_Json):
+class Scope(Json):
     name: str | None = None
 
 
-class _Resource(_Json):
-    attributes: list[_KeyValue] | None = None
+class ResourceJson(Json):
+    attributes: list[KeyValue] | None = None
 
 
-class _ScopeSpans(_Json):
-    scope: _Scope | None = None
+class _ScopeSpans(Json):
+    scope: Scope | None = None
     spans: list[msgspec.Raw] | None = None
 
 
-class _ResourceSpans(_Json):
-    resource: _Resource | None = None
+class _ResourceSpans(Json):
+    resource: ResourceJson | None = None
     scope_spans: list[msgspec.Raw] | None = None
 
 
-class _Request(_Json):
+class _Request(Json):
     resource_spans: list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
     resource_logs: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
@@ -116,9 +116,9 @@ _scope_spans: Final = msgspec.json.Decoder(_ScopeSpans)
 _span: Final = msgspec.json.Decoder(_Span)
 _trace: Final = msgspec.json.Decoder(_Trace)
 
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
-_TRACE_ID: Final = re.compile("[0-9a-f]{32}")
-_SPAN_ID: Final = re.compile("[0-9a-f]{16}")
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
+TRACE_ID: Final = re.compile("[0-9a-f]{32}")
+SPAN_ID: Final = re.compile("[0-9a-f]{16}")
 _INTEGER: Final = re.compile("-?[0-9]{1,20}")
 _STATUS: Final = {"STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)|[\[\]{}]', re.DOTALL)
@@ -139,15 +139,15 @@ def spans(data: bytes) -> Iterator[RawSpan | BadSpan]:
     for r, group in enumerate(request.resource_spans or ()):
         try:
             read = _resource_spans.decode(group)
-            origin = _origin(read.resource)
-        except (*_UNREADABLE, MalformedError) as error:
+            origin = origin_of(read.resource)
+        except (*UNREADABLE, MalformedError) as error:
             detail = f"unreadable resource spans: {error}"
             yield BadSpan(None, "not_otlp", detail, place(r), bytes(group))
             continue
         for s, scoped in enumerate(read.scope_spans or ()):
             try:
                 inner = _scope_spans.decode(scoped)
-            except _UNREADABLE as error:
+            except UNREADABLE as error:
                 detail = f"unreadable scope spans: {error}"
                 yield BadSpan(None, "not_otlp", detail, place(r, s), bytes(scoped))
                 continue
@@ -158,7 +158,7 @@ def spans(data: bytes) -> Iterator[RawSpan | BadSpan]:
                 except BadIdError as error:
                     found = _trace_id(item)
                     yield BadSpan(found, "bad_id", str(error), place(r, s, n), bytes(item))
-                except (*_UNREADABLE, MalformedError) as error:
+                except (*UNREADABLE, MalformedError) as error:
                     found = _trace_id(item)
                     yield BadSpan(found, "malformed", str(error), place(r, s, n), bytes(item))
 
@@ -166,7 +166,7 @@ def spans(data: bytes) -> Iterator[RawSpan | BadSpan]:
 def _parsed(data: bytes) -> _Request | str:
     """The request, or why it is none."""
     error: Exception | None = None
-    for attempt in (bytes, _mended, _shallow):
+    for attempt in (bytes, mended, shallow):
         try:
             return _request.decode(attempt(data))
         except RecursionError:
@@ -176,15 +176,15 @@ def _parsed(data: bytes) -> _Request | str:
     return f"not a JSON trace request: {error}"
 
 
-def _mended(data: bytes) -> bytes:
+def mended(data: bytes) -> bytes:
     """With U+FFFD for halves of surrogate pairs, which JavaScript writes where it cuts a text."""
     text = data.decode("utf-8", "surrogateescape")
     return without_lone_surrogates(text).encode("utf-8", "surrogateescape")
 
 
-def _shallow(data: bytes) -> bytes:
+def shallow(data: bytes) -> bytes:
     """With a 0 for whatever lies too deep, so that only the span that holds it fails to decode."""
-    data = _mended(data)
+    data = mended(data)
     kept: list[bytes] = []
     depth = start = 0
     for token in _TOKEN.finditer(data):
@@ -205,12 +205,12 @@ def _shallow(data: bytes) -> bytes:
 def _raw(span: _Span, origin: Resource, scope: str, size: int) -> RawSpan:
     trace_id, span_id = (span.trace_id or "").lower(), (span.span_id or "").lower()
     parent = (span.parent_span_id or "").lower()
-    if not _TRACE_ID.fullmatch(trace_id) or not trace_id.strip("0"):
-        raise BadIdError(f"trace id is {_quoted(trace_id)}, expected 32 hex digits, not all zero")
-    if not _SPAN_ID.fullmatch(span_id) or not span_id.strip("0"):
-        raise BadIdError(f"span id is {_quoted(span_id)}, expected 16 hex digits, not all zero")
-    if parent and not _SPAN_ID.fullmatch(parent):
-        raise BadIdError(f"parent span id is {_quoted(parent)}, expected 16 hex digits or none")
+    if not TRACE_ID.fullmatch(trace_id) or not trace_id.strip("0"):
+        raise BadIdError(f"trace id is {quoted(trace_id)}, expected 32 hex digits, not all zero")
+    if not SPAN_ID.fullmatch(span_id) or not span_id.strip("0"):
+        raise BadIdError(f"span id is {quoted(span_id)}, expected 16 hex digits, not all zero")
+    if parent and not SPAN_ID.fullmatch(parent):
+        raise BadIdError(f"parent span id is {quoted(parent)}, expected 16 hex digits or none")
     cut: dict[str, str] = {}
     events = span.events or ()
     status = span.status or _Status()
@@ -220,14 +220,14 @@ def _raw(span: _Span, origin: Resource, scope: str, size: int) -> RawSpan:
         parent=parent if parent.strip("0") else None,
         name=span.name or "",
         kind=_enum(span.kind, {}),
-        flags=_unsigned(span.flags, "flags"),
-        start=_unsigned(span.start_time_unix_nano, "startTimeUnixNano"),
-        end=_unsigned(span.end_time_unix_nano, "endTimeUnixNano"),
+        flags=unsigned(span.flags, "flags"),
+        start=unsigned(span.start_time_unix_nano, "startTimeUnixNano"),
+        end=unsigned(span.end_time_unix_nano, "endTimeUnixNano"),
         status=_enum(status.code, _STATUS),
         status_message=status.message or "",
         attributes=_attributes(span.attributes or (), cut),
         events=tuple(_event(event) for event in events[:MAX_EVENTS]),
-        dropped=_unsigned(span.dropped_attributes_count, "droppedAttributesCount")
+        dropped=unsigned(span.dropped_attributes_count, "droppedAttributesCount")
         + max(0, len(events) - MAX_EVENTS),
         resource=origin,
         scope=scope,
@@ -236,13 +236,13 @@ def _raw(span: _Span, origin: Resource, scope: str, size: int) -> RawSpan:
     )
 
 
-def _attributes(pairs: Sequence[_KeyValue], cut: dict[str, str]) -> dict[str, Value]:
+def _attributes(pairs: Sequence[KeyValue], cut: dict[str, str]) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for pair in pairs:
         key = pair.key
         if not wanted(key):
             continue
-        value = _value(pair.value)
+        value = any_value(pair.value)
         if isinstance(value, str) and len(value) * 4 > PARSE_LIMIT:
             value = shorten(key, value.encode(), cut)
         elif isinstance(value, dict | list):
@@ -255,16 +255,16 @@ def _attributes(pairs: Sequence[_KeyValue], cut: dict[str, str]) -> dict[str, Va
 
 
 def _event(event: _Event) -> RawEvent:
-    kept = {p.key: _value(p.value) for p in event.attributes or () if wanted_of_event(p.key)}
+    kept = {p.key: any_value(p.value) for p in event.attributes or () if wanted_of_event(p.key)}
     return RawEvent(event.name or "", kept)
 
 
-def _origin(found: _Resource | None) -> Resource:
+def origin_of(found: ResourceJson | None) -> Resource:
     pairs = (found and found.attributes) or ()
-    return resource({pair.key: _value(pair.value) for pair in pairs})
+    return resource({pair.key: any_value(pair.value) for pair in pairs})
 
 
-def _value(value: _AnyValue | None, depth: int = 0) -> Value:
+def any_value(value: AnyValue | None, depth: int = 0) -> Value:
     if value is None:
         return None
     if value.string_value is not None:
@@ -272,10 +272,10 @@ def _value(value: _AnyValue | None, depth: int = 0) -> Value:
     if depth * 2 > MAX_DEPTH:  # protobuf counts a value and the list within it
         raise MalformedError(f"attribute value nested deeper than {MAX_DEPTH // 2} lists")
     if value.array_value is not None:
-        return [_value(item, depth + 1) for item in value.array_value.values or ()]
+        return [any_value(item, depth + 1) for item in value.array_value.values or ()]
     if value.kvlist_value is not None:
         pairs = value.kvlist_value.values or ()
-        return {pair.key: _value(pair.value, depth + 1) for pair in pairs}
+        return {pair.key: any_value(pair.value, depth + 1) for pair in pairs}
     if value.int_value is not None:
         return _integer(value.int_value, "intValue", -(2**63), 2**63 - 1)
     if value.double_value is not None:
@@ -288,7 +288,7 @@ def _value(value: _AnyValue | None, depth: int = 0) -> Value:
     return value.bool_value
 
 
-def _integer(value: _Number | None, field: str, least: int, most: int) -> int:
+def _integer(value: Number | None, field: str, least: int, most: int) -> int:
     if value is None:
         return 0
     if isinstance(value, str):
@@ -297,67 +297,37 @@ def _integer(value: _Number | None, field: str, least: int, most: int) -> int:
         number = int(value) if value == value // 1 else None
     if number is None or not least <= number <= most:
         raise MalformedError(
-            f"{field} is {_quoted(str(value))}, expected an integer {least}..{most}"
+            f"{field} is {quoted(str(value))}, expected an integer {least}..{most}"
         )
     return number
 
 
-def _unsigned(value: _Number | None, field: str) -> int:
+def unsigned(value: Number | None, field: str) -> int:
     return _integer(value, field, 0, 2**64 - 1)
 
 
-def _enum(value: _Number | None, names: dict[str, int]) -> int:
+def _enum(value: Number | None, names: dict[str, int]) -> int:
     """Enums never make a span unreadable: an unknown one is 0, unspecified."""
     if isinstance(value, str):
         return names.get(value, 0)
     return int(value) if value is not None and 0 <= value < 2**31 else 0
 
 
-def _double(value: _Number) -> float:
+def _double(value: Number) -> float:
     try:
         return float(value)
     except (ValueError, OverflowError):
-        raise MalformedError(f"doubleValue is {_quoted(str(value))}, expected a number") from None
+        raise MalformedError(f"doubleValue is {quoted(str(value))}, expected a number") from None
 
 
 def _trace_id(item: msgspec.Raw) -> str | None:
     """The trace id of a span that is otherwise unreadable."""
     try:
         found = (_trace.decode(item).trace_id or "").lower()
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
-    return found if _TRACE_ID.fullmatch(found) and found.strip("0") else None
+    return found if TRACE_ID.fullmatch(found) and found.strip("0") else None
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     return repr(text[:64]) if text else "absent"
-
-
-class _LogRecord(_Json):
-    event_name: str | None = None
-    attributes: list[_KeyValue] | None = None
-
-
-class _ScopeLogs(_Json):
-    log_records: list[_LogRecord] | None = None
-
-
-class _ResourceLogs(_Json):
-    scope_logs: list[_ScopeLogs] | None = None
-
-
-class _Logs(_Json):
-    resource_logs: list[_ResourceLogs] | None
-
-
-_logs: Final = msgspec.json.Decoder(_Logs)
-
-
-def log_names(data: bytes) -> Iterator[str]:
-    """The event name of every record of a logs request, empty without one. Raises as msgspec does."""
-    for group in _logs.decode(data).resource_logs or ():
-        for scope in group.scope_logs or ():
-            for record in scope.log_records or ():
-                named = (p.value for p in record.attributes or () if p.key == "event.name")
-                value = next(named, None)
-                yield record.event_name or (value and value.string_value) or ""

@@ -25,6 +25,7 @@ __all__ = [
     "RESOURCE_SPANS",
     "SCOPE_SPANS",
     "SPAN",
+    "WHOLE_LOGS",
     "WHOLE_REQUEST",
     "DecodeError",
     "attributes",
@@ -48,6 +49,9 @@ _SCHEMA: Final[dict[str, list[tuple[str, int, Any, Any]]]] = {
     "Request": [("resource_spans", 1, _BYTES, _MANY)],
     "ResourceSpans": [("resource", 1, _BYTES, _ONE), ("scope_spans", 2, _BYTES, _MANY)],
     "ScopeSpans": [("scope", 1, _BYTES, _ONE), ("spans", 2, _BYTES, _MANY)],
+    "WholeLogs": [("resource_logs", 1, "WholeResourceLogs", _MANY)],
+    "WholeResourceLogs": [("resource", 1, _BYTES, _ONE), ("scope_logs", 2, "ScopeLogs", _MANY)],
+    "ScopeLogs": [("scope", 1, _BYTES, _ONE), ("log_records", 2, _BYTES, _MANY)],
     "Span": [
         ("trace_id", 1, _BYTES, _ONE),
         ("span_id", 2, _BYTES, _ONE),
@@ -110,6 +114,8 @@ REQUEST: Final = _PARSERS["Request"]
 RESOURCE_SPANS: Final = _PARSERS["ResourceSpans"]
 SCOPE_SPANS: Final = _PARSERS["ScopeSpans"]
 SPAN: Final = _PARSERS["Span"]
+WHOLE_LOGS: Final = _PARSERS["WholeLogs"]
+"""A logs request in one step, down to the bytes of the records."""
 
 _TAG: Final = 0x0A  # AnyValue.string_value = 1, length-delimited
 

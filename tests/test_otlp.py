@@ -21,7 +21,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from monitor.semconv import EXACT, RawSpan, normalise
 from monitor.semconv.limits import ATTRIBUTE_LIMIT, PARSE_LIMIT
-from streams.otlp import BadSpan, NotLogsError, decode, decode_logs
+from streams.otlp import BadSpan, decode
 
 TRACE, SPAN = bytes(range(1, 17)), bytes(range(1, 9))
 HEX = TRACE.hex()
@@ -569,22 +569,3 @@ def test_metrics_on_the_traces_topic_never_become_spans():
     metric = found.resource_metrics.add().scope_metrics.add().metrics.add(name="m", unit="s")
     metric.gauge.data_points.add(as_int=1, time_unix_nano=5)
     assert outcomes(found.SerializeToString()) == ["bad_id"]
-
-
-def test_log_records_are_counted_by_name():
-    message = logs("gen_ai.choice", "@gen_ai.choice", "@gen_ai.user.message", "")
-    for data in (message.SerializeToString(), json.dumps(MessageToDict(message)).encode()):
-        summary = decode_logs(data)
-        assert summary.records == 4
-        assert summary.names == {"gen_ai.choice": 2, "gen_ai.user.message": 1, "": 1}
-
-
-def test_names_of_log_records_are_bounded():
-    summary = decode_logs(logs(*(f"n{i}" for i in range(150))).SerializeToString())
-    assert (summary.records, len(summary.names), summary.names["…"]) == (150, 101, 50)
-
-
-@pytest.mark.parametrize("data", [b"hello", b"{", b'{"resourceLogs":7}', b"{}", b"\x1a\x03abc"])
-def test_bytes_that_are_no_logs_request_are_refused(data):
-    with pytest.raises(NotLogsError, match="logs request"):
-        decode_logs(data)

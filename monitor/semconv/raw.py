@@ -62,6 +62,19 @@ class RawSpan(msgspec.Struct, frozen=True, gc=False):
     size: int = 0
 
 
+class RawLog(msgspec.Struct, frozen=True, gc=False):
+    """A log record that belongs to a span. `time` is Unix nanoseconds: of the event, else of its
+    observation. Attributes are restricted like a span's."""
+
+    trace_id: str
+    span_id: str
+    name: str
+    time: int = 0
+    body: Value = None
+    attributes: dict[str, Value] = {}
+    resource: Resource = Resource()
+
+
 def label(value: Value) -> str | None:
     """A name or id within `NAME_LIMIT`; None when the value names nothing."""
     if value.__class__ is str and 0 < len(value) <= NAME_LIMIT and not value.isspace():
