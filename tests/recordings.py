@@ -20,6 +20,8 @@ from streams import otlp
 from tests.services import ROOT
 
 CAPTURES = ROOT / "tests" / "captures"
+HISTORY = {"gen_ai.input.messages", "pydantic_ai.all_messages"}
+OUTPUT = "gen_ai.output.messages"
 
 
 def trace_id(like: str | None = None) -> str:
@@ -90,3 +92,18 @@ def as_json(request: ExportTraceServiceRequest) -> bytes:
                     if key in span:
                         span[key] = b64decode(span[key]).hex()
     return json.dumps(document).encode()
+
+
+def without_history(request: ExportTraceServiceRequest) -> None:
+    """Leaves to model calls what they said, and to agents nothing: no result is quoted."""
+    for resource in request.resource_spans:
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                agent = span.name.startswith("invoke_")
+                kept = [
+                    a
+                    for a in span.attributes
+                    if not (a.key in HISTORY or (agent and a.key == OUTPUT))
+                ]
+                del span.attributes[:]
+                span.attributes.extend(kept)

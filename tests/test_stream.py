@@ -11,7 +11,15 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from monitor.model import Close, Lost
-from tests.recordings import as_json, merged, observed, recording, single, trace_id
+from tests.recordings import (
+    as_json,
+    merged,
+    observed,
+    recording,
+    single,
+    trace_id,
+    without_history,
+)
 from tests.services import broker, redis_url  # noqa: F401
 from tests.stream import Stream, started
 
@@ -132,18 +140,23 @@ LATE = {
 }
 
 
+@pytest.mark.parametrize("quoted", [True, False], ids=["quoted later", "shown by the tool alone"])
 @pytest.mark.parametrize("order", LATE)
-def test_a_tool_span_after_the_answer_is_no_invention(stream, order):
+def test_a_tool_span_after_the_answer_is_no_invention(stream, order, quoted):
     runs = dict(run(variant, "ok_parallel", "path-late") for variant in VARIANTS)
     message = []
     for requests in runs.values():
+        if not quoted:
+            for request in requests:
+                without_history(request)
         parts = sorted(single(requests), key=lambda one: LATE[order](observed(one)[0]))
         kinds = [observed(one)[0].kind for one in parts]
         assert kinds.index("tool") > max(n for n, kind in enumerate(kinds) if kind == "llm")
         message += parts
     stream.send(*message)
     for final in stream.judged(*runs):
-        assert (final.verdict, final.closed, final.steps) == ("trusted", "root_settled", 5)
+        assert (final.verdict, final.closed) == ("trusted", "root_settled")
+        assert final.steps == (5 if quoted else 4)  # without a history nobody tells the request
         assert final.coverage.reasons == ()
         assert stream.violations(final.trajectory_id) == []
 
