@@ -6,7 +6,7 @@ Counting is part of no verdict: a repeat after a crash is counted again.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from monitor.model import CloseReason, Verdict
 
@@ -16,7 +16,7 @@ Raised = tuple[str, str]
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since the engine was made, or since its owner put new ones in their place."""
+    """Counts since the engine was made, or since the last `clear`."""
 
     arrivals: Counter[str] = field(default_factory=Counter)
     """Arrivals folded, by kind;"""
@@ -41,3 +41,12 @@ class Counters:
     """Labels published, by verdict."""
     violations: Counter[Raised] = field(default_factory=Counter)
     """Violations published, by code and state."""
+
+    def clear(self) -> None:
+        """Back to zero, in place: batches under way count on."""
+        for one in fields(self):
+            kept = getattr(self, one.name)
+            if isinstance(kept, Counter):
+                kept.clear()
+            else:
+                setattr(self, one.name, 0)

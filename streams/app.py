@@ -14,7 +14,8 @@ What each Faust setting below is for was found by killing workers under load:
   supervises the process starts it again; it goes on where the commit left it.
 - `concurrency=1`: manual acknowledgement commits past a head that another actor still works on.
 - `stream_wait_empty=False`: waiting for unacknowledged messages at a rebalance hangs the group.
-- small buffers: a record may be 256 KB and a span message 1 MB.
+- small buffers, sized so that everything held at once, fetched, waiting and in hand, stays below
+  AGENTTRUST_IN_FLIGHT: a record may be 256 KB and a span message 1 MB.
 - raw bytes: Faust's deserialisers may kill an agent quietly.
 """
 
@@ -29,26 +30,29 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from importlib.metadata import version
 from typing import Any, Final, Literal, get_args
 
 import faust
 from mode.supervisors import CrashingSupervisor
 
-from monitor.engine import Engine
-from streams import topics
-from streams.dead_letters import DeadLetters
+from monitor.engine import Engine, Fenced, StoreBehind
+from monitor.model import FOLD_VERSION
+from streams import logs, metrics, telemetry, topics
+from streams.dead_letters import DeadLetters, NothingReadableError
 from streams.errors import UserError
 from streams.evaluate import Evaluate
 from streams.events import EventWriter
+from streams.health import Health, offset, serving
 from streams.ingest import Ingest
-from streams.patience import words
+from streams.patience import PATIENCE, words
 from streams.policy_sets import PolicySetLog, PolicySource
 from streams.processes import until_stopped
 from streams.sender import KafkaPublisher, Sender
-from streams.settings import Settings
-from streams.store import RedisStore
+from streams.settings import Settings, variable
+from streams.store import RedisStore, StoreCorrupt, StoreUnsafe
 from streams.topic_log import Raw, TopicLog
-from streams.watchdog import Watchdog
+from streams.watchdog import StalledError, Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +62,8 @@ Handler = Callable[[list[Raw]], Awaitable[frozenset[int] | None]]
 
 TAKE: Final = 16
 """Records of a batch at most: a batch must take a fraction of a second."""
+_COPIES: Final = 4
+"""Batches that are held at once, at most: one in hand, one filling, two waiting."""
 _WITHIN: Final = 0.01
 """Seconds that a batch waits to fill."""
 _GRACE: Final = 20.0
@@ -70,9 +76,17 @@ def app_id(settings: Settings, role: Role) -> str:
     return f"{settings.topic_prefix}-{role}"
 
 
-def build(settings: Settings, role: Role, folder: str) -> faust.App:
-    """The Faust app of a role, without an agent yet. `folder` is Faust's for files; it needs none."""
+def take(settings: Settings, largest: int) -> int:
+    """Records of a batch, when one has at most `largest` bytes."""
+    return max(1, min(TAKE, settings.in_flight // (_COPIES * largest)))
+
+
+def build(settings: Settings, role: Role, folder: str, largest: int) -> faust.App:
+    """The Faust app of a role, without an agent yet. `folder` is Faust's for files; it needs none.
+    `largest` is the size of the topic's largest message.
+    """
     session = settings.session_timeout
+    most = take(settings, largest)
     return faust.App(
         app_id(settings, role),
         broker=[f"kafka://{server}" for server in settings.kafka_bootstrap.split(",")],
@@ -84,14 +98,15 @@ def build(settings: Settings, role: Role, folder: str) -> faust.App:
         processing_guarantee="at_least_once",
         agent_supervisor=CrashingSupervisor,
         stream_wait_empty=False,
-        stream_buffer_maxsize=2 * TAKE,
+        stream_buffer_maxsize=2 * most,
         consumer_auto_offset_reset="earliest",
         broker_session_timeout=session,
         broker_heartbeat_interval=session / 6,
         broker_rebalance_timeout=2 * session,
         broker_request_timeout=3 * session,
         broker_commit_interval=1.0,
-        broker_max_poll_records=2 * TAKE,
+        broker_max_poll_records=2 * most,
+        consumer_max_fetch_size=min(largest, 1024**2),
         broker_max_poll_interval=600.0,
         producer_acks=-1,
         producer_request_timeout=30.0,
@@ -101,11 +116,22 @@ def build(settings: Settings, role: Role, folder: str) -> faust.App:
 class Worker:
     """One role: its Faust app, the batch in hand, and how it ends."""
 
-    def __init__(self, settings: Settings, role: Role, topic: str, folder: str) -> None:
-        self.app = build(settings, role, folder)
-        self._log = TopicLog(settings, topic, app_id(settings, role))
-        self._watchdog = Watchdog(self._log, join=max(60.0, 6 * settings.session_timeout))
-        self._topic = topic
+    def __init__(
+        self, settings: Settings, role: Role, topic: topics.Topic, folder: str, health: Health
+    ) -> None:
+        largest = topic.max_message_bytes
+        self.app = build(settings, role, folder, largest)
+        self._log = TopicLog(settings, topic.name, app_id(settings, role))
+        self._watchdog = Watchdog(
+            self._log,
+            join=join_within(settings),
+            stall=settings.stall_timeout,
+            allowed_lag=settings.allowed_lag,
+        )
+        self._health = health
+        self._role = role
+        self._take = take(settings, largest)
+        self._topic = topic.name
         self._busy = asyncio.Lock()
         self._stopping = False
 
@@ -125,18 +151,38 @@ class Worker:
         )
 
         async def agent(stream: Any) -> None:
-            async for batch in stream.noack_take(TAKE, within=_WITHIN):
+            async for batch in stream.noack_take(self._take, within=_WITHIN):
                 async with self._busy:
                     if self._stopping:
                         continue  # read again by whoever comes next
                     with self._watchdog.batch():
-                        done = await handle([_raw(event.message) for event in batch])
+                        records = [_raw(event.message) for event in batch]
+                        done = await self._handle(handle, records)
                     for event in batch:
                         if done is None or event.message.partition in done:
                             event.ack()
+                    self._watchdog.done(r for r in records if done is None or r.partition in done)
 
         name = f"{self.app.conf.id}-agent"
         self.app.agent(channel, name=name, concurrency=1)(agent)
+
+    async def _handle(self, handle: Handler, records: list[Raw]) -> frozenset[int] | None:
+        """Handles a batch, measured."""
+        size = sum(len(raw.value or b"") for raw in records)
+        metrics.put("batch_bytes", size)
+        with (
+            metrics.timed("batch_seconds"),
+            telemetry.span(f"{self._role}: batch", messages=len(records), bytes=size),
+        ):
+            done = await handle(records)
+        metrics.put("batch_bytes", 0)
+        now = time.time()
+        for raw in records:
+            if done is None or raw.partition in done:
+                metrics.count("messages_read")
+                metrics.count("message_bytes_read", len(raw.value or b""))
+                metrics.observe("delay_seconds", max(0.0, now - raw.timestamp / 1000))
+        return done
 
     def assignment(
         self, assign: Callable[[Sequence[int]], None], revoke: Callable[[], None]
@@ -158,6 +204,7 @@ class Worker:
     async def run(self, stop: asyncio.Event, background: Coroutine[Any, Any, None]) -> None:
         """Runs until `stop` is set; finishes the batch in hand and commits. Raises what crashed."""
         async with self._log:
+            self._health.watch(self._watchdog.problems)
             start = asyncio.ensure_future(self.app.start())
             tasks: list[asyncio.Future[Any]] = [
                 asyncio.ensure_future(self._crash(start)),
@@ -201,7 +248,12 @@ class Worker:
 # -- the roles -------------------------------------------------------------------------------
 
 
-async def ingest(settings: Settings, stop: asyncio.Event) -> None:
+def join_within(settings: Settings) -> float:
+    """Seconds within which the consumer group gives an assignment."""
+    return max(60.0, 6 * settings.session_timeout)
+
+
+async def ingest(settings: Settings, stop: asyncio.Event, health: Health) -> None:
     plan = topics.plan(settings)
     with _folder() as folder:
         async with Sender(settings) as sender:
@@ -216,13 +268,13 @@ async def ingest(settings: Settings, stop: asyncio.Event) -> None:
                 sender=sender,
                 dead_letters=_dead_letters(settings),
             )
-            worker = Worker(settings, "ingest", plan.spans.name, folder)
+            worker = Worker(settings, "ingest", plan.spans, folder, health)
             worker.assignment(lambda _: None, lambda: None)
             worker.consume(role.handle)
             await worker.run(stop, policy.follow())
 
 
-async def evaluate(settings: Settings, stop: asyncio.Event) -> None:
+async def evaluate(settings: Settings, stop: asyncio.Event, health: Health) -> None:
     plan = topics.plan(settings)
     with _folder() as folder:
         async with (
@@ -242,7 +294,7 @@ async def evaluate(settings: Settings, stop: asyncio.Event) -> None:
                 settle_delay=round(settings.settle_delay * 1000),
                 idle_timeout=round(settings.idle_timeout * 1000),
             )
-            worker = Worker(settings, "evaluate", plan.journal.name, folder)
+            worker = Worker(settings, "evaluate", plan.journal, folder, health)
             role = Evaluate(
                 journal=plan.journal.name,
                 partitions=settings.partitions,
@@ -259,7 +311,7 @@ async def evaluate(settings: Settings, stop: asyncio.Event) -> None:
             await worker.run(stop, role.follow())
 
 
-_ROLES: Final[dict[Role, Callable[[Settings, asyncio.Event], Awaitable[None]]]] = {
+_ROLES: Final[dict[Role, Callable[[Settings, asyncio.Event, Health], Awaitable[None]]]] = {
     "ingest": ingest,
     "evaluate": evaluate,
 }
@@ -314,12 +366,11 @@ def _folder() -> Any:
 def run_worker(settings: Settings, roles: Sequence[str]) -> None:
     """Runs roles until SIGTERM or SIGINT. Ends the process with status 1 when one fails."""
     known = [role for role in get_args(Role) if role in roles]
-    _log_to_stderr(settings)
+    logs.to_stderr(settings, known[0] if len(known) == 1 else "")
     if len(known) == 1:
         _run(settings, known[0])
     else:
-        contracts = None if settings.contracts is None else str(settings.contracts.resolve())
-        sys.exit(until_stopped(lambda stop: _children(contracts, known, stop)))
+        sys.exit(until_stopped(lambda stop: _children(settings, known, stop)))
 
 
 def _run(settings: Settings, role: Role) -> None:
@@ -338,19 +389,44 @@ async def _checked(settings: Settings, role: Role, stop: asyncio.Event) -> None:
     topic = await topics.journal_partitions(settings)
     topics.check_partitions(settings.partitions, topic, None)
     began = time.monotonic()
-    await _ROLES[role](settings, stop)
+    health = Health(role, start=join_within(settings) + PATIENCE)
+    metrics.tell(role=role, version=version("agenttrust-monitor"), fold_version=str(FOLD_VERSION))
+    async with serving(settings.http_listen, health), telemetry.sending(settings, role):
+        try:
+            await _ROLES[role](settings, stop, health)
+        except Exception as error:
+            metrics.count("halts", reason=_halt(error))
+            raise
     log.info("%s stopped after %.0f s", role, time.monotonic() - began)
 
 
-async def _children(contracts: str | None, roles: Sequence[Role], stop: asyncio.Event) -> int:
+def _halt(error: Exception) -> str:
+    """Why a worker ends itself, in the words of the metric."""
+    kinds: tuple[tuple[type[Exception], str], ...] = (
+        (StalledError, "stalled"),
+        (NothingReadableError, "dead_letters"),
+        (StoreBehind, "store"),
+        (StoreCorrupt, "store"),
+        (StoreUnsafe, "store"),
+        (Fenced, "fenced"),
+    )
+    return next((name for kind, name in kinds if isinstance(error, kind)), "error")
+
+
+async def _children(settings: Settings, roles: Sequence[Role], stop: asyncio.Event) -> int:
     """One process a role, each ending with this one; when one ends, so do the others."""
+    given = {}
+    if settings.contracts is not None:
+        given[variable("contracts")] = str(settings.contracts.resolve())
     children = [
         await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "streams.child", str(os.getpid())),
             *(sys.executable, "-m", "streams", "worker", "--roles", role),
-            env=os.environ | ({} if contracts is None else {"AGENTTRUST_CONTRACTS": contracts}),
+            env=os.environ
+            | given
+            | {variable("http_listen"): offset(settings.http_listen, number)},
         )
-        for role in roles
+        for number, role in enumerate(roles)
     ]
     waits = {asyncio.ensure_future(child.wait()): child for child in children}
     stopping = asyncio.ensure_future(stop.wait())
@@ -365,14 +441,3 @@ async def _children(contracts: str | None, roles: Sequence[Role], stop: asyncio.
         waits[wait].kill()
     await asyncio.gather(*waits)
     return 0 if asked and not late else _FAILED
-
-
-def _log_to_stderr(settings: Settings) -> None:
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    if settings.log_level != "debug":  # they tell every step of their own
-        for name in ("faust", "mode", "aiokafka", "kafka"):
-            logging.getLogger(name).setLevel(logging.WARNING)

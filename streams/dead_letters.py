@@ -11,6 +11,7 @@ import logging
 from hashlib import blake2b
 from typing import Final
 
+from streams import metrics
 from streams.errors import UserError
 from streams.events import Headers, Message, percent
 from streams.journal import partition_of
@@ -38,21 +39,26 @@ class DeadLetters:
 
     def good(self) -> None:
         """Something was read: the row is broken."""
-        self._row = 0
+        if self._row:
+            self._row = 0
+            metrics.put("dead_letters_in_a_row", 0)
 
     def letter(self, reason: str, source: str, raw: bytes, trajectory: str | None) -> Message:
         """The message for one dead letter. `source` is topic:partition:offset:place.
 
         Raises NothingReadableError when it is one too many in a row.
         """
+        code = reason.partition(":")[0]
         self._row += 1
+        metrics.put("dead_letters_in_a_row", self._row)
         if self._row >= self._halt:
             raise NothingReadableError(
-                f"{self._row} dead letters in a row, the last from {source}: {reason[:200]}; "
+                f"{self._row} dead letters in a row, the last from {source}: {code[:80]}; "
                 "stopped (AGENTTRUST_DEAD_LETTER_HALT)"
             )
         if self._row == 1:
-            log.warning("dead letter: %s (%s)", reason[:200], source)
+            log.warning("dead letter: %s (%s)", code[:80], source)
+        metrics.count("dead_letters", reason=code)
         headers: Headers = [
             ("reason", percent(reason[:_REASON])),
             ("source", percent(source)),

@@ -26,13 +26,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from itertools import groupby
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from monitor.engine import Engine, Fenced
 from monitor.model import HISTORY_LOST, Lost, Record
 from monitor.ports import Watermark
+from streams import metrics
 from streams.dead_letters import DeadLetters
 from streams.events import Message
 from streams.journal import Packer, decode
@@ -43,6 +44,8 @@ from streams.topic_log import Raw, TopicLog
 
 log = logging.getLogger(__name__)
 
+Found = Literal["agrees", "new", "behind", "empty", "new_log", "retention"]
+"""What a take-over found; see `streams.metrics`, `takeovers`."""
 _ALL_OPEN: Final = 1_000_000
 _EVER: Final = 2**53
 CLOSE_EVERY: Final = 0.25
@@ -114,33 +117,40 @@ class Evaluate:
         committed = await self._log.committed(partition)
         start = await self._log.start(partition)
         taken = Taken(0, -1) if mark is None else Taken(mark.epoch, mark.offset)
+        found: Found = "agrees"
         if mark is None:
+            found = "new"
             if committed is not None and committed > start:
+                found = "empty"
                 await self._rebuild(partition, taken, committed, start)
             elif start > 0:
+                found = "retention"
                 await self._tell_history_lost(partition, start)
         else:
-            await self._compare(partition, taken, mark, start)
+            found = await self._compare(partition, taken, mark, start)
             if committed is not None and committed > taken.folded + 1 and taken.epoch == mark.epoch:
                 log.warning(
                     "partition %d: the state store lost what was folded from %d to %d; folding again",
                     *(partition, taken.folded + 1, committed - 1),
                 )
+                found = "behind"
                 await self._catch_up(partition, taken, mark.offset, committed, silent=True)
+        metrics.count("takeovers", found=found)
         if partition in self._assigned:
             self._taken[partition] = taken
+            metrics.put("epoch", max(one.epoch for one in self._taken.values()))
         return taken
 
-    async def _compare(self, partition: int, taken: Taken, mark: Watermark, start: int) -> None:
+    async def _compare(self, partition: int, taken: Taken, mark: Watermark, start: int) -> Found:
         found = await self._log.at(partition, mark.offset)
         if isinstance(found, Raw):
             if found.timestamp == mark.timestamp:
-                return
+                return "agrees"
             why = f"its record {mark.offset} has time {found.timestamp}, not {mark.timestamp}"
         elif found == "beyond":
             why = f"it ends before record {mark.offset}"
         elif start <= mark.offset + 1:
-            return
+            return "agrees"
         else:
             log.error(
                 "partition %d: retention removed records %d to %d before they were folded",
@@ -150,10 +160,11 @@ class Evaluate:
                 partition, start, await self._store.due(partition, _EVER, _ALL_OPEN)
             )
             taken.epoch, taken.folded = mark.epoch + 1, start - 1
-            return
+            return "retention"
         log.error("partition %d has a new log (%s): its state is forgotten", partition, why)
         await self._store.reset(partition)
         taken.epoch, taken.folded = mark.epoch + 1, start - 1
+        return "new_log"
 
     async def _tell_history_lost(
         self, partition: int, start: int, open_: Iterable[str] = ()
@@ -171,6 +182,7 @@ class Evaluate:
                 if (raw := bytes.fromhex(name)) not in told:
                     told.add(raw)
                     packer.add(Lost(name, HISTORY_LOST, source))
+                    metrics.count("lost_arrivals", reason=HISTORY_LOST)
             await self._write(packer)
 
         await tell(open_)
@@ -242,6 +254,7 @@ class Evaluate:
         done = set()
         for (partition, _), outcome in zip(parts, outcomes, strict=True):
             if isinstance(outcome, Fenced) and partition not in self._assigned:
+                metrics.count("partitions_fenced")
                 log.info("partition %d went to another worker: %s", partition, outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
@@ -283,7 +296,11 @@ class Evaluate:
         if letters:
             await self._sender.send(letters)
         if records:
-            await self._engine.apply(partition, records, epoch=taken.epoch, silent=silent)
+            try:
+                await self._engine.apply(partition, records, epoch=taken.epoch, silent=silent)
+            finally:
+                metrics.fold(self._engine.counters)
+                self._engine.counters.clear()
             taken.folded = max(taken.folded, records[-1].offset)
 
     # -- closes ------------------------------------------------------------------------------
@@ -312,6 +329,7 @@ class Evaluate:
                 packer = Packer(await self._sets.latest(), self._partitions)
                 for close in await self._engine.closes(partition, now):
                     packer.add(close)
+                    metrics.count("closes_written", reason=str(close.reason))
                 taken.written = max(await self._write(packer), default=taken.written)
 
     async def _write(self, packer: Packer) -> list[int]:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import zlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, Final, Protocol
 
 import click
@@ -34,8 +36,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from streams import logs as logging_
+from streams import metrics, telemetry
 from streams import otlp_wire as wire
 from streams.errors import UserError
+from streams.health import Health, serving
 from streams.otlp_files import JSON, PROTOBUF
 from streams.processes import until_stopped
 from streams.settings import Settings, load
@@ -48,8 +53,8 @@ _DELIVERY: Final = 10.0
 """Seconds within which the brokers acknowledge; exporters give up after 10 by default."""
 _READ: Final = 30.0
 """Seconds within which a client sends its request."""
-_IN_FLIGHT: Final = 128 * 1024**2
-"""Bytes of requests held in memory at once; above, clients are told to come back."""
+_UNWELL: Final = 30.0
+"""Seconds without a success after a failed write: `/healthz` fails."""
 
 # google.rpc.Code, which an OTLP error body carries.
 _INVALID_ARGUMENT: Final = 3
@@ -86,7 +91,7 @@ class _Refusal(Exception):  # noqa: N818 - an answer, not a failure
         self.retry_after = retry_after
 
 
-def app(settings: Settings, sink: Sink) -> web.Application:
+def app(settings: Settings, sink: Sink, health: Health | None = None) -> web.Application:
     """The gateway as an aiohttp application. Serve it without aiohttp's own decompression."""
     topics = plan(settings)
     traces = _Route(
@@ -108,6 +113,8 @@ def app(settings: Settings, sink: Sink) -> web.Application:
         ExportLogsServiceRequest.FromString,
     )
     gate = _Gate(settings, sink)
+    if health is not None:
+        health.watch(gate.problems)
     application = web.Application(client_max_size=settings.gateway_max_request)
     application.add_routes(
         [
@@ -121,7 +128,7 @@ def app(settings: Settings, sink: Sink) -> web.Application:
 
 async def _welcome(request: web.Request) -> web.Response:
     return web.Response(
-        text="AgentTrust Monitor, OTLP/HTTP gateway. Point an agent here with "
+        text=f"{telemetry.GREETING} Point an agent here with "
         f"OTEL_EXPORTER_OTLP_ENDPOINT=http://{request.host} "
         "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf\n"
     )
@@ -131,10 +138,24 @@ class _Gate:
     def __init__(self, settings: Settings, sink: Sink) -> None:
         self._settings = settings
         self._sink = sink
+        self._largest = settings.gateway_max_request
         self._held = 0
+        self._failing: float | None = None
+
+    def problems(self) -> list[str]:
+        """What is wrong with the gateway, a sentence each."""
+        if self._failing is None or time.monotonic() - self._failing < _UNWELL:
+            return []
+        return [f"Kafka has acknowledged nothing for {time.monotonic() - self._failing:.0f} s"]
 
     def handler(self, route: _Route) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
+            answer = await answered(request)
+            signal = "traces" if route.signal is TRACES else "logs"
+            metrics.count("gateway_requests", signal=signal, status=str(answer.status))
+            return answer
+
+        async def answered(request: web.Request) -> web.Response:
             kind = request.content_type.lower()
             if kind not in {PROTOBUF, JSON}:
                 message = f"Content-Type {kind!r} is not accepted; allowed: {PROTOBUF}, {JSON}"
@@ -150,19 +171,26 @@ class _Gate:
         size = request.content_length or 0
         if size > self._settings.gateway_max_request:
             raise self._too_large()
-        if self._held + size > _IN_FLIGHT:
+        # Unknown or compressed, a body may grow to the limit: it is held as if it did, until it is
+        # read. One request is let in however small the allowance is.
+        told = request.headers.get("Content-Encoding", "identity").strip().lower() == "identity"
+        taken = size if told and request.content_length is not None else self._largest
+        if self._held and self._held + taken > self._settings.in_flight:
             raise _Refusal(503, _UNAVAILABLE, "the gateway is busy; send it again", 1)
-        taken = size
-        self._held += taken
+        self._hold(taken)
         try:
             body = await self._body(request)
-            self._held += len(body) - taken
+            self._hold(len(body) - taken)
             taken = len(body)
             cut = self._cut(body, route, kind)
             await self._write(route.topic, cut.messages)
         finally:
-            self._held -= taken
+            self._hold(-taken)
         return _accepted(route, kind, cut.refused)
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        metrics.put("gateway_bytes_held", self._held)
 
     async def _body(self, request: web.Request) -> bytes:
         """The request's body, decompressed."""
@@ -229,7 +257,10 @@ class _Gate:
             return
         try:
             async with asyncio.timeout(_DELIVERY):
-                await self._sink.write(topic, messages)
+                with metrics.timed("send_seconds"):
+                    await self._sink.write(topic, messages)
+            metrics.count("gateway_bytes", sum(map(len, messages)))
+            self._failing = None
         except MessageSizeTooLargeError as error:
             # Sending it again would fail again: the topic allows less than the settings say.
             log.error("not written to %s: %s", topic, error)  # noqa: TRY400 - the text is all
@@ -237,6 +268,7 @@ class _Gate:
                 413, _RESOURCE_EXHAUSTED, "larger than the topic's max.message.bytes"
             ) from None
         except (KafkaError, OSError, TimeoutError) as error:
+            self._failing = self._failing or time.monotonic()
             log.warning("not written to %s: %s", topic, error or type(error).__name__)
             raise _Refusal(
                 503, _UNAVAILABLE, "Kafka does not acknowledge; send it again", 5
@@ -329,8 +361,12 @@ class KafkaSink:
 async def serve(settings: Settings, stop: asyncio.Event) -> None:
     """Serves until `stop` is set; requests under way are finished. Raises UserError."""
     sink = KafkaSink(settings)
+    health = Health("gateway", start=_DELIVERY)
     runner = web.AppRunner(
-        app(settings, sink), auto_decompress=False, access_log=None, shutdown_timeout=_DELIVERY
+        app(settings, sink, health),
+        auto_decompress=False,
+        access_log=None,
+        shutdown_timeout=_DELIVERY,
     )
     await runner.setup()
     host, _, port = settings.gateway_listen.rpartition(":")
@@ -344,7 +380,12 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
             ) from None
         bound = runner.addresses[0][1]
         log.info("listening on %s:%s, writing to %s", host, bound, settings.kafka_bootstrap)
-        await stop.wait()
+        metrics.tell(role="gateway", version=version("agenttrust-monitor"))
+        async with (
+            serving(settings.http_listen, health),
+            telemetry.sending(settings, "gateway"),
+        ):
+            await stop.wait()
     finally:
         await runner.cleanup()
         with suppress(KafkaError, OSError, TimeoutError):
@@ -356,7 +397,5 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
 def gateway(listen: str | None) -> None:
     """Accept OTLP/HTTP and write it to Kafka, until told to stop."""
     settings = load(gateway_listen=listen)
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    logging_.to_stderr(settings, "gateway")
     until_stopped(lambda stop: serve(settings, stop))

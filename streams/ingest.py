@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from monitor.model import Lost, Observed
 from monitor.semconv import RawSpan, normalise
-from streams import otlp
+from streams import metrics, otlp
 from streams.dead_letters import DeadLetters
 from streams.events import Message
 from streams.journal import Packer
@@ -58,20 +58,26 @@ class Ingest:
     def _read(self, message: Raw, packer: Packer) -> list[Message]:
         """Puts a message's arrivals into the packer; gives its dead letters."""
         letters = []
+        spans = 0
         origin = f"{self._spans}:{message.partition}:{message.offset}"
         for place, found in enumerate(otlp.decode(message.value or b"")):
             source = f"{origin}:{place}"
             if isinstance(found, RawSpan):
                 if self._services and found.resource.service not in self._services:
+                    metrics.count("spans_of_other_services")
                     continue
                 bad = packer.add(Observed(normalise(found)), place, source)
                 if bad is None:
                     self._dead.good()
+                    spans += 1
                 else:
+                    metrics.count("lost_arrivals", reason="arrival_too_large")
                     letters.append(self._dead.letter(bad.reason, source, bad.raw, bad.trajectory))
                 continue
             reason = f"{found.reason}: {found.detail} {found.place}".rstrip()
             letters.append(self._dead.letter(reason, source, found.data, found.trace_id))
             if found.trace_id is not None:
+                metrics.count("lost_arrivals", reason=found.reason)
                 packer.add(Lost(found.trace_id, found.reason, source))
+        metrics.count("spans_read", spans)
         return letters

@@ -202,7 +202,7 @@ TIMES: Final[Mapping[Time, Metric]] = {
         "From the broker's time of a message until its effects were durable.", "seconds"
     ),
 }
-_BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 INFO: Final = (
     "What runs: role, version, fold version, and the digest of the policy set last in force."
 )
@@ -211,9 +211,9 @@ INFO: Final = (
 class Mirror(Protocol):
     """Is told of every number as well; see `streams.telemetry`."""
 
-    def count(self, name: str, amount: float, labels: Mapping[str, str]) -> None: ...
-    def put(self, name: str, value: float, labels: Mapping[str, str]) -> None: ...
-    def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None: ...
+    def count(self, name: Count, amount: float, labels: Mapping[str, str]) -> None: ...
+    def put(self, name: Gauge, value: float, labels: Mapping[str, str]) -> None: ...
+    def observe(self, name: Time, value: float, labels: Mapping[str, str]) -> None: ...
 
 
 class _Process:
@@ -240,7 +240,7 @@ class _Process:
         }
         self.times = {
             name: prometheus.Histogram(
-                PREFIX + name, m.meaning, tuple(m.labels), buckets=_BUCKETS, registry=self.registry
+                PREFIX + name, m.meaning, tuple(m.labels), buckets=BUCKETS, registry=self.registry
             )
             for name, m in TIMES.items()
         }

@@ -12,6 +12,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from streams import metrics
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -41,7 +43,9 @@ async def patiently(
             result = await attempt()
         except errors as error:
             now = time.monotonic()
-            began = began or now
+            if not began:
+                began = now
+                metrics.count("outages", part=_part(what))
             if now - began > patience:
                 log.error("%s: gave up after %.0f s", what, now - began)  # noqa: TRY400 - raised
                 raise
@@ -52,8 +56,14 @@ async def patiently(
             delay = min(delay * 2, _LONGEST)
         else:
             if began:
-                log.warning("%s: works again after %.1f s", what, time.monotonic() - began)
+                waited = time.monotonic() - began
+                metrics.count("outage_seconds", waited, part=_part(what))
+                log.warning("%s: works again after %.1f s", what, waited)
             return result
+
+
+def _part(what: str) -> str:
+    return "store" if what.startswith("state store") else "kafka"
 
 
 def words(error: BaseException) -> str:

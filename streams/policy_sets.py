@@ -19,6 +19,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from monitor.contract import Limits, PolicySet, load_contracts
 from monitor.errors import InputError
+from streams import metrics
 from streams.errors import UserError
 from streams.events import Message
 from streams.patience import patiently, words
@@ -89,6 +90,7 @@ class PolicySource:
                 raise UserError(str(error)) from error
             self._seen = seen
             self._failed = str(error)
+            metrics.put("contracts_refused", 1)
             log.error("contracts not taken over, the old ones stay in force: %s", error)  # noqa: TRY400 - the user's mistake, not a defect
             return
         if self._current is None or found.digest != self._current.digest:
@@ -96,6 +98,8 @@ class PolicySource:
             await self._sender.send([message])
             log.info("policy set %s: %d contracts", found.digest, len(found.contracts))
         self._current, self._seen, self._failed = found, seen, None
+        metrics.put("contracts_refused", 0)
+        metrics.tell(policy_set=found.digest)
 
     async def follow(self) -> None:
         """Refreshes until cancelled."""
@@ -202,3 +206,4 @@ class PolicySetLog:
             return
         self._sets[found.digest] = found
         self._latest = found.digest
+        metrics.tell(policy_set=found.digest)

@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from monitor.label import Event
+from streams import metrics, telemetry
 from streams.events import EventWriter, Message
 from streams.patience import PATIENCE, patiently
 from streams.settings import Settings
@@ -75,7 +76,12 @@ class Sender:
             if broken:
                 raise next(iter(broken.values()))
 
-        await patiently("writing to Kafka", attempt, FAILURES, patience=self._patience)
+        if messages:
+            with (
+                metrics.timed("send_seconds"),
+                telemetry.span("Kafka: send", messages=len(messages)),
+            ):
+                await patiently("writing to Kafka", attempt, FAILURES, patience=self._patience)
         return offsets
 
     async def _start(self, message: Message) -> asyncio.Future[int]:

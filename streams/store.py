@@ -36,6 +36,7 @@ from redis.exceptions import NoScriptError, RedisClusterException, RedisError, R
 from monitor.engine import StoreBehind
 from monitor.head import STATE_VERSION
 from monitor.ports import Loaded, SaveOutcome, Saving, Wanted, Watermark
+from streams import metrics, telemetry
 from streams.errors import UserError
 from streams.patience import PATIENCE, patiently, words
 
@@ -325,7 +326,9 @@ class RedisStore:
         return await self._call(name, run)
 
     async def _call(self, name: str, attempt: Callable[[], Awaitable[Any]]) -> Any:
-        return await patiently(f"state store: {name}", attempt, FAILURES, patience=self._patience)
+        what = f"state store: {name}"
+        with metrics.timed("store_seconds", call=name), telemetry.span(what):
+            return await patiently(what, attempt, FAILURES, patience=self._patience)
 
     def _tag(self, partition: int) -> str:
         return f"{{{self._prefix}:{SCHEMA}:{partition}}}"

@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from streams import metrics
+from streams.topic_log import Raw
 from streams.watchdog import StalledError, Watchdog
 
 
@@ -31,7 +33,13 @@ class Clock:
 
 def watchdog(log):
     clock = Clock()
-    return Watchdog(log, join=60, stall=100, clock=clock), clock
+    wall = lambda: 1_000_000 + clock.now  # noqa: E731
+    made = Watchdog(log, join=60, stall=100, allowed_lag=300, clock=clock, wall=wall)
+    return made, clock
+
+
+def record(offset, timestamp=1_000_000_000):
+    return Raw(0, offset, timestamp, b"")
 
 
 def test_a_consumer_that_stopped_is_noticed():
@@ -58,6 +66,8 @@ def test_progress_and_a_batch_in_hand_are_no_stall():
     with dog.batch():
         clock.now = 500
         asyncio.run(dog.look())
+        assert dog.problems() == ["6 records wait and none was handled for 500 s"]
+    assert dog.problems() == []
     clock.now = 600
     asyncio.run(dog.look())
     clock.now = 601
@@ -84,3 +94,40 @@ def test_a_rebalance_starts_the_wait_anew():
     dog.assign([])
     clock.now = 1000
     asyncio.run(dog.look())
+
+
+def test_lag_is_measured_against_what_is_handled_not_what_is_committed():
+    dog, _ = watchdog(Log(end=10, read=4))
+    dog.assign([0])
+    asyncio.run(dog.look())
+    assert metrics.value("records_behind") == 6
+    dog.done([record(8), record(7)])
+    asyncio.run(dog.look())
+    assert metrics.value("records_behind") == 1
+    dog.done([record(9)])
+    asyncio.run(dog.look())
+    assert metrics.value("records_behind") == 0
+
+
+def test_a_worker_too_far_behind_is_an_alarm(caplog):
+    dog, clock = watchdog(Log(end=10, read=4))
+    dog.assign([0])
+    dog.done([record(4)])
+    clock.now = 50
+    asyncio.run(dog.look())
+    assert (metrics.value("seconds_behind"), metrics.value("behind_allowance")) == (50, 0)
+    for clock.now in (90, 99):
+        dog.done([record(5, timestamp=1_000_000_000 - 250_000)])
+        asyncio.run(dog.look())
+    assert metrics.value("behind_allowance") == 1
+    assert caplog.text.count("AGENTTRUST_ALLOWED_LAG") == 1
+    dog.done([record(9)])
+    asyncio.run(dog.look())
+    assert (metrics.value("seconds_behind"), metrics.value("behind_allowance")) == (0, 0)
+
+
+def test_a_broker_that_no_longer_answers_is_a_problem():
+    dog, clock = watchdog(Log(end=0))
+    dog.assign([0])
+    clock.now = 101
+    assert dog.problems() == ["Kafka did not tell the end of the topic for 101 s"]
