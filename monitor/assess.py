@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from monitor import semantic
+from monitor import ask, semantic
 from monitor.bench import Bench, Judge
 from monitor.head import Head, Standing
 from monitor.model import (
@@ -24,6 +24,7 @@ from monitor.model import (
     Struct,
     Verdict,
 )
+from monitor.reading import parser_digest
 from monitor.window import judgements
 
 PENDING: Final = 32
@@ -103,9 +104,7 @@ def assess(head: Head, standing: Standing, judge: Judge, bench: Bench) -> Assess
     verdict = _verdict(findings, layers)
     mode = judge.contract.semantic.mode
     if mode != "off":
-        layers["semantic"], said = semantic.judge(
-            judge.contract, head.reading_of_answer, awaited=head.limit is None
-        )
+        layers["semantic"], said = _semantic(head, standing, judge, layers, reasons)
         findings += said
         # A judge never overrides a deterministic rejection, and only a gate turns the rest.
         if mode == "gate" and verdict != "violated":
@@ -122,6 +121,33 @@ def assess(head: Head, standing: Standing, judge: Judge, bench: Bench) -> Assess
             *(("semantic",) if layers.get("semantic") == "open" else ()),
         ),
     )
+
+
+def _semantic(
+    head: Head,
+    standing: Standing,
+    judge: Judge,
+    layers: dict[Layer, LayerState],
+    reasons: Reasons,
+) -> tuple[LayerState, list[Finding]]:
+    """State and findings of the semantic layer, and why a gate is unassessed."""
+    contract = judge.contract
+    if "answer" not in contract.semantic.steps or not ask.asks(contract, head.trajectory):
+        return "off", []
+    if not head.settled:
+        return "open", []
+    if reasons.unassessed("semantic") or reasons.unassessed("grounding"):
+        return "unassessed", []  # it rests on the same evidence
+    answer = ask.answer_of(head, standing, judge)
+    read = None
+    if answer is not None:
+        key = ask.step_of(head, answer), parser_digest(contract.semantic.rubric)
+        read = next((r for r in head.reads if (r.step, r.parser) == key), None)
+    state, found, reason = semantic.judge(contract, read)
+    if reason is not None and contract.semantic.mode == "gate":
+        reasons.add(f"reading_{reason}", "semantic")
+    apart = semantic.disagreement(contract, layers["grounding"], state)
+    return state, [*found, *(() if apart is None else (apart,))]
 
 
 def _verdict(findings: list[Finding], layers: dict[Layer, LayerState]) -> Verdict:

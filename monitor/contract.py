@@ -35,6 +35,7 @@ PATH_LIMIT: Final = 1000
 LIST_LIMIT: Final = 10_000
 GLOB_LIMIT: Final = 256
 NAME_LIMIT: Final = 256
+RUBRIC_LIMIT: Final = 4_000
 CONTRACT_LIMIT: Final = 10_000
 """Most contracts in one policy set."""
 
@@ -133,10 +134,17 @@ class Selector(Written):
 
 
 class Semantic(Written):
-    """Whether readings of the answer by an LLM are asked for, and what they may turn."""
+    """Whether readings by an LLM are asked for, of which steps, and what they may turn."""
 
     mode: Literal["off", "advisory", "gate"] = "off"
     """`advisory`: listed as warnings. `gate`: the label stays open until the reading is in."""
+    rubric: Annotated[StrictStr, Field(max_length=RUBRIC_LIMIT)] = ""
+    """What the model is told beside the standing instructions."""
+    min_confidence: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """A claim read with less is never held against the answer, and never passes it either."""
+    sample: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of trajectories that are read, chosen by a hash of the trajectory id."""
+    steps: tuple[Literal["answer", "tool_result", "message"], ...] = ("answer",)
 
 
 class Contract(Rules):

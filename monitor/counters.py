@@ -41,6 +41,8 @@ class Counters:
     """Labels published, by verdict."""
     violations: Counter[Raised] = field(default_factory=Counter)
     """Violations published, by code and state."""
+    requests: int = 0
+    """Requests to read a step, handed over."""
 
     def clear(self) -> None:
         """Back to zero, in place: batches under way count on."""

@@ -10,7 +10,7 @@ ports that they give it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import pairwise
 
 from monitor.bench import Bench
@@ -19,9 +19,10 @@ from monitor.fold import fail, fold
 from monitor.head import Head, decode_head
 from monitor.index import names
 from monitor.label import Event, Label
-from monitor.model import Arrival, Close, CloseReason, Observed, Pin, Record
+from monitor.model import Arrival, Close, CloseReason, Observed, Pin, Reading, Record
 from monitor.ports import Loaded, PolicySets, Publisher, Saving, Store, Wanted, Watermark
 from monitor.prefix import Prefix, derive
+from monitor.reading import ParseRequest, Read, reading_id
 from monitor.work import NeedContent, Work
 
 SAVE_LIMIT = 1_000_000
@@ -77,13 +78,14 @@ class Engine:
             await batch.take(record)
         await batch.save()
 
-    async def closes(self, partition: int, now: int, limit: int = 500) -> list[Close]:
-        """Closes that have fallen due, to be written to the journal."""
+    async def closes(self, partition: int, now: int, limit: int = 500) -> list[Close | Reading]:
+        """What has fallen due, to be written to the journal: closes, and readings that never came,
+        as unassessed ones."""
         due = await self.store.due(partition, now, limit)
         if not due:
             return []
         _, loaded = await self.store.load(partition, {name: Wanted() for name in due})
-        closes = []
+        written: list[Close | Reading] = []
         for name in due:
             data = loaded[name].head
             if data is None:
@@ -91,8 +93,13 @@ class Engine:
             head = decode_head(data)
             when, reason = self.due(head)
             if head.closed is None and when <= now:
-                closes.append(Close(name, reason, head.offset))
-        return closes
+                written.append(Close(name, reason, head.offset))
+            written += (
+                missed(head, read)
+                for read in head.awaited
+                if read.asked + self._reading_deadline <= now
+            )
+        return written
 
     async def prefix(self, partition: int, trajectory: str) -> Prefix:
         """The whole prefix of a trajectory as it is stored, for people to read."""
@@ -116,6 +123,13 @@ class Engine:
         return bench
 
 
+    def next_due(self, head: Head) -> int | None:
+        """When something is to be written about a trajectory; None when nothing is awaited."""
+        times = [read.asked + self._reading_deadline for read in head.awaited]
+        if head.closed is None:
+            times.append(self.due(head)[0])
+        return min(times, default=None)
+
 class _Batch:
     """Records between one load and one save; several of each when a save would grow too large."""
 
@@ -137,6 +151,7 @@ class _Batch:
             if other.offset != one.offset + 1:
                 raise Gap(
                     f"partition {self._partition}: {one.offset} is followed by {other.offset}"
+        self._requests: list[ParseRequest] = []
                 )
         wanted = wants(arrival for record in records for arrival in record.arrivals)
         self._expected, loaded = await self._store.load(self._partition, wanted)
@@ -196,7 +211,9 @@ class _Batch:
         events = await self._attempt(work, arrival, record, bench)
         self._count(arrival, work, closed)
         self._events += events
-        self._bytes += 500 * len(events)
+        self._requests += work.requests
+        self._bytes += 500 * len(events) + sum(len(r.text) for r in work.requests)
+        work.requests = []
         if isinstance(arrival, Observed) and len(work.new_content) > before:
             self._bytes += len(work.new_content[arrival.span.span_id])
 
@@ -231,13 +248,17 @@ class _Batch:
 
     async def save(self) -> None:
         """Publishes, then saves. Nothing to do: no effect at all."""
+                work.requests = []
         mark = self._watermark
         if mark is None or mark == self._expected:
             return
         if self._events and not self._silent:
             await self._engine.publisher.publish(self._events)
             self._count_events()
-        self._events = []
+        if self._requests and not self._silent:
+            await self._engine.publisher.ask(self._requests)
+            self._engine.counters.requests += len(self._requests)
+        self._events, self._requests = [], []
         changes = {name: self._saving(work) for name, work in self._works.items() if work.changed}
         outcome = await self._store.save(self._partition, self._expected, mark, changes)
         if outcome == "newer":
@@ -258,9 +279,20 @@ class _Batch:
                 counters.violations[event.body.code, event.body.state] += 1
 
     def _saving(self, work: Work) -> Saving:
-        head = work.head
-        open_ = head is not None and head.closed is None
-        return work.saving(self._engine.due(head)[0] if head is not None and open_ else None)
+        return work.saving(None if work.head is None else self._engine.next_due(work.head))
+
+
+def missed(head: Head, read: Read) -> Reading:
+    """Takes the place of a reading that has not come in time."""
+    return Reading(
+        trajectory=head.trajectory,
+        id=reading_id(head.trajectory, read.step, read.content, read.parser, 1),
+        step=read.step,
+        content=read.content,
+        status="unassessed",
+        reason="timeout",
+        parser=read.parser,
+    )
 
 
 def wants(arrivals: Iterable[Arrival]) -> dict[str, Wanted]:
@@ -275,3 +307,5 @@ def wants(arrivals: Iterable[Arrival]) -> dict[str, Wanted]:
             if arrival.span.kind in ("agent", "log"):
                 content.add(arrival.trajectory)
     return {name: Wanted(tuple(sorted(named)), name in content) for name, named in fields.items()}
+        if isinstance(arrival, Reading) and arrival.status == "assessed":
+            content.add(arrival.trajectory)

@@ -31,11 +31,12 @@ def ground(head: Head, prefix: Prefix, bench: Bench) -> None:
                 if not call.executed and seen.execution == "executed":
                     seen.execution = "unknown"  # a quoted result does not tell a failure
                 state = grounding.step(state, seen)
-        found = grounding.judge(state, _text(prefix, answer), corpus)
+        found = grounding.judge(state, answer_of(prefix, answer), corpus)
         standing.grounding = _placed(found, answer)
 
 
-def _text(prefix: Prefix, answer: LastAnswer) -> str:
+def answer_of(prefix: Prefix, answer: LastAnswer) -> str:
+    """The text of an answer."""
     return next(t.text or "" for t in prefix.turns if t.span.span_id == answer.span_id)
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import msgspec
 
-from monitor import label
+from monitor import ask, label, semantic
 from monitor.bench import Bench
-from monitor.evidence import fingerprint, ground
+from monitor.evidence import answer_of, fingerprint, ground
 from monitor.extend import extend
 from monitor.head import Head, decode_head, encode_head, revive
 from monitor.index import known
@@ -30,6 +30,8 @@ from monitor.model import (
     Unknown,
     digest,
 )
+from monitor.prefix import Prefix, derive
+from monitor.reading import Read, Shown
 from monitor.rge import rebuild
 from monitor.work import NeedContent, Work, span_digest
 
@@ -59,7 +61,7 @@ def fold(work: Work, arrival: Arrival, offset: int, time: int, bench: Bench) -> 
         head.unknown += 1
         events = _tell(head, f"unknown:{arrival.name}", time, bench)
     elif isinstance(arrival, Reading):
-        events = _read(head, arrival, time, bench)
+        events = _read(work, head, arrival, time, bench)
     else:
         assert isinstance(arrival, Pin)
         events = []
@@ -94,7 +96,7 @@ def _span(work: Work, head: Head, span: Span, time: int, bench: Bench) -> list[E
         if (other.end, work.digests[span.span_id]) > (span.end, name):
             return []
     before = _facts(head)
-    _add(work, head, span, data, name, replaces=seen is not None, bench=bench)
+    _add(work, head, span, data, name, time, replaces=seen is not None, bench=bench)
     head = work.head or head
     head.bytes += len(data)
     late = head.closed is not None and _facts(head) != before
@@ -102,7 +104,15 @@ def _span(work: Work, head: Head, span: Span, time: int, bench: Bench) -> list[E
 
 
 def _add(
-    work: Work, head: Head, span: Span, data: bytes, name: str, *, replaces: bool, bench: Bench
+    work: Work,
+    head: Head,
+    span: Span,
+    data: bytes,
+    name: str,
+    time: int,
+    *,
+    replaces: bool,
+    bench: Bench,
 ) -> None:
     """Extends the prefix by a span, or derives it anew."""
     # Only a head with a root can become quiescent, and then the answer is read with its evidence:
@@ -124,10 +134,10 @@ def _add(
             revive(work.head, bench)
         raise NeedContent(work.trajectory)
     work.store(span, data, name)
-    refresh(work, head, bench)
+    refresh(work, head, time, bench)
 
 
-def refresh(work: Work, head: Head, bench: Bench) -> None:
+def refresh(work: Work, head: Head, time: int, bench: Bench) -> None:
     """Derives the state anew from the spans; reads the answer when it is due to be judged."""
     work.counters.derived += 1
     prefix, fields = rebuild(head, work.spans, work.digests, bench)
@@ -136,10 +146,29 @@ def refresh(work: Work, head: Head, bench: Bench) -> None:
         head.print = fingerprint(prefix)
         ground(head, prefix, bench)
     else:
+        _ask(work, head, prefix, time, bench)
         head.print = None
 
 
 def _unread(head: Head, bench: Bench) -> bool:
+def _ask(work: Work, head: Head, prefix: Prefix, time: int, bench: Bench) -> None:
+    """Asks for readings of the settled prefix, each once."""
+    if all(judge.contract.semantic.mode == "off" for judge in bench.judges):
+        return
+    known = {(read.step, read.parser, read.content): read for read in head.reads}
+    head.reads = []
+    for request in ask.requests(prefix, head, bench, time):
+        if request.type == "answer":
+            read = known.get((request.step, request.parser, request.content))
+            if read is None:
+                read = Read(request.step, request.parser, request.content, time)
+                work.requests.append(request)
+            head.reads.append(read)
+        elif request.id[:16] not in head.steps_asked and len(head.steps_asked) < ask.STEPS_LIMIT:
+            head.steps_asked.append(request.id[:16])
+            work.requests.append(request)
+
+
     """The answer must be judged and has not been since the last span that matters."""
     return head.print is None or any(
         standing.bound and judge.checks.grounding is not None and standing.grounding is None
@@ -186,7 +215,7 @@ def _limit(work: Work, head: Head, reason: CloseReason, time: int, bench: Bench)
     head.closed = head.closed or reason
     _ignore(work, head)
     if head.agentic and _unread(head, bench):
-        refresh(work, head, bench)
+        refresh(work, head, time, bench)
     return _tell(head, f"limit:{reason}", time, bench, late=late)
 
 
@@ -203,20 +232,48 @@ def fail(work: Work, offset: int, time: int, bench: Bench) -> list[Event]:
     return _tell(head, "fold_error", time, bench)
 
 
-def _read(head: Head, reading: Reading, time: int, bench: Bench) -> list[Event]:
-    """The first reading of the answer as it stands counts; others do nothing."""
-    answer = head.answer
-    if answer is None or reading.step != "answer" or reading.content != answer.digest:
+def _read(work: Work, head: Head, reading: Reading, time: int, bench: Bench) -> list[Event]:
+    """The first reading of the answer as it stands counts, unless a later attempt follows; none
+    that failed takes the place of one that did not."""
+    read = next(
+        (r for r in head.reads if (r.step, r.parser) == (reading.step, reading.parser)), None
+    )
+    if read is None or read.content != reading.content:
         return []
-    if head.reading is not None and head.reading.content == reading.content:
+    kept = read.kept
+    if kept is not None and (
+        reading.attempt <= kept.attempt or (reading.status != "assessed" and kept.reason is None)
+    ):
         return []
-    head.reading = reading
+    if reading.status == "assessed":
+        found = _found(work, head, read, bench)
+        if found is None:  # the prefix has moved on; should it come back, it is asked for again
+            read.content = ""
+            return []
+        text, evidence = found
+        hidden = ask.filtered_near(text, evidence, bench)
+        read.kept = semantic.keep(reading, text, evidence, hidden=hidden)
+    else:
+        read.kept = semantic.keep(reading, "", (), hidden=False)
     return _tell(head, f"reading:{reading.id}", time, bench)
 
 
 def _close(work: Work, close: Close, time: int, bench: Bench) -> list[Event]:
     head = work.head
     if head is None or head.closed is not None or head.offset > close.after:
+def _found(work: Work, head: Head, read: Read, bench: Bench) -> tuple[str, list[Shown]] | None:
+    """Text and evidence of an answer that was asked to be read, if they still are what they were.
+    Raises NeedContent."""
+    prefix = derive(work.spans)
+    evidence = ask.shown_steps(prefix, bench)
+    answers = [head.answer, *(standing.answer for standing in head.standings)]
+    for answer in answers:
+        if answer is not None and ask.step_of(head, answer) == read.step:
+            text = answer_of(prefix, answer)
+            return (text, evidence) if ask.content_of(text, evidence) == read.content else None
+    return None
+
+
         return []
     work.changed = True
     if not head.agentic:
@@ -227,5 +284,5 @@ def _close(work: Work, close: Close, time: int, bench: Bench) -> list[Event]:
         raise NeedContent(work.trajectory)
     head.closed = close.reason
     if _unread(head, bench):
-        refresh(work, head, bench)
+        refresh(work, head, time, bench)
     return _tell(head, f"close:{close.reason}:{close.after}", time, bench)

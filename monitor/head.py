@@ -12,9 +12,10 @@ import msgspec
 
 from monitor.bench import Bench
 from monitor.calls import LogicalCall
-from monitor.model import CloseReason, Finding, Judgement, Reading, Unseen
+from monitor.model import CloseReason, Finding, Judgement, Unseen
 from monitor.model import digest as digest_of
 from monitor.places import Position
+from monitor.reading import Read
 
 STATE_VERSION: Final = 1
 """Version of the stored form of a trajectory: raised whenever one of its parts is laid out anew.
@@ -118,7 +119,10 @@ class Head(msgspec.Struct, omit_defaults=True):
 
     print: str | None = None
     """Digest of steps and evidence after `rebuild`; None since a later `extend`."""
-    reading: Reading | None = None
+    reads: list[Read] = []
+    """Answers that were asked to be read when the prefix last settled."""
+    steps_asked: list[str] = []
+    """Other steps that were; ids shortened."""
     standings: list[Standing] = []
     outsider: Standing | None = None
     """The label without a contract."""
@@ -140,12 +144,9 @@ class Head(msgspec.Struct, omit_defaults=True):
         )
 
     @property
-    def reading_of_answer(self) -> Reading | None:
-        """The reading of the answer as it now stands; one of superseded content is none."""
-        reading, answer = self.reading, self.answer
-        if reading is None or answer is None or reading.content != answer.digest:
-            return None
-        return reading
+    def awaited(self) -> list[Read]:
+        """Answers whose reading has not come yet."""
+        return [] if self.limit is not None else [r for r in self.reads if r.kept is None]
 
     @property
     def settled(self) -> bool:

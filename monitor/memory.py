@@ -14,6 +14,7 @@ import msgspec
 from monitor.contract import PolicySet
 from monitor.label import Event
 from monitor.ports import Loaded, SaveOutcome, Saving, Wanted, Watermark
+from monitor.reading import ParseRequest
 
 
 class Crash(Exception):  # noqa: N818 - it plays a killed process, not an error
@@ -132,11 +133,18 @@ class MemoryPublisher:
     def __init__(self, fuse: Fuse | None = None) -> None:
         self.fuse = fuse or Fuse()
         self.events: list[Event] = []
+        self.requests: list[ParseRequest] = []
 
     async def publish(self, events: Sequence[Event]) -> None:
         for event in events:
             self.fuse()
             self.events.append(event)
+            self.fuse()
+
+    async def ask(self, requests: Sequence[ParseRequest]) -> None:
+        for request in requests:
+            self.fuse()
+            self.requests.append(request)
             self.fuse()
 
 

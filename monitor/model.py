@@ -130,6 +130,29 @@ class Observed(Struct, frozen=True, tag_field="kind", tag="span"):
         return self.span.trajectory
 
 
+class Account(Struct, frozen=True):
+    """How a reading came about. Tokens and cost are this reading's share of a batch."""
+
+    model: str
+    """As the server names it in its answer."""
+    prompt: str
+    """Digest of the instructions, rubric and schema;"""
+    rubric: str
+    """of the rubric alone."""
+    decoding: dict[str, Any] = {}
+    raw: str = ""
+    """What the model wrote of this step, cut at 16 000 characters."""
+    detail: str = ""
+    batch: int = 0
+    """Steps that were asked for in the same call; 0 for one from the cache."""
+    input_tokens: float = 0
+    output_tokens: float = 0
+    latency: float = 0
+    """Seconds of the call."""
+    cost: float | None = None
+    """US dollars; None without a price for the model."""
+
+
 class Reading(Struct, frozen=True, tag_field="kind", tag="reading"):
     """What an LLM extracted from a step. The judgement of it belongs to the semantic layer."""
 
@@ -141,8 +164,19 @@ class Reading(Struct, frozen=True, tag_field="kind", tag="reading"):
     """Digest of the content that was read; a reading of superseded content does nothing."""
     status: Literal["assessed", "unassessed"] = "assessed"
     reason: str | None = None
+    """Why it is unassessed."""
     claims: tuple[dict[str, Any], ...] = ()
+    """Of an answer; shaped as `monitor.reading.Claim`."""
     parser: str = ""
+    """Digest of how the step was read; see `monitor.reading.parser_digest`."""
+    attempt: int = 1
+    version: int = 1
+    entities: tuple[dict[str, Any], ...] = ()
+    facts: tuple[dict[str, Any], ...] = ()
+    cut: tuple[str, ...] = ()
+    """What the model was shown only the beginning of: `text`, `evidence`."""
+    account: Account | None = None
+    """None when no model was asked."""
 
 
 class Close(Struct, frozen=True, tag_field="kind", tag="close"):

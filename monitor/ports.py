@@ -15,6 +15,7 @@ from monitor.model import Struct
 if TYPE_CHECKING:
     from monitor.contract import PolicySet
     from monitor.label import Event
+    from monitor.reading import ParseRequest
 
 SaveOutcome = Literal["written", "newer", "older"]
 """`written`; `newer`: another owner is ahead; `older`: the store has lost writes (or is empty)."""
@@ -93,6 +94,10 @@ class Publisher(Protocol):
     """Where events go. Returns when every event is durable; order within a trajectory is kept."""
 
     async def publish(self, events: Sequence[Event]) -> None: ...
+
+    async def ask(self, requests: Sequence[ParseRequest]) -> None:
+        """Hands over what is to be read by an LLM; called only when a contract asks for it. The
+        same request may come again, with the same id."""
 
 
 class PolicySets(Protocol):

@@ -31,6 +31,10 @@ CODES: Final = (
     "TRAJ_MISSING_REQUIRED_TOOL",
     "TRAJ_SEQUENCE_MISMATCH",
     "SEMANTIC_UNSUPPORTED_CLAIM",
+    "SEMANTIC_EVIDENCE_MISMATCH",
+    "SEMANTIC_UNSUPPORTED_ACTION",
+    "SEMANTIC_UNCHECKED_CLAIM",
+    "SEMANTIC_DISAGREEMENT",
 )
 """Every code that a rule can give, in the order in which the layers and their checks run."""
 

@@ -11,6 +11,7 @@ from monitor.counters import Counters
 from monitor.head import Head, decode_head, encode_head, new_head, revive
 from monitor.model import Span, digest
 from monitor.ports import Loaded, Saving
+from monitor.reading import ParseRequest
 
 _decode_span = msgspec.msgpack.Decoder(Span).decode
 
@@ -31,6 +32,8 @@ class Work:
         self.new_content: dict[str, bytes] = {}
         self.changed = False
         self.fresh = False
+        self.requests: list[ParseRequest] = []
+        """What the last arrivals asked to be read; taken by who publishes."""
         self._spans: dict[str, Span] | None = None
         self._digests: dict[str, str] = {}
         self._revived = self.head is None

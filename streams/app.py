@@ -49,6 +49,7 @@ from streams.patience import PATIENCE, words
 from streams.policy_sets import PolicySetLog, PolicySource
 from streams.processes import until_stopped
 from streams.sender import KafkaPublisher, Sender
+from streams.requests import RequestWriter
 from streams.settings import Settings, variable
 from streams.store import RedisStore, StoreCorrupt, StoreUnsafe
 from streams.topic_log import Raw, TopicLog
@@ -289,7 +290,9 @@ async def evaluate(settings: Settings, stop: asyncio.Event, health: Health) -> N
             )
             engine = Engine(
                 store,
-                KafkaPublisher(sender, writer),
+                KafkaPublisher(
+                    sender, writer, RequestWriter(plan.parse.name, settings.partitions)
+                ),
                 sets,
                 settle_delay=round(settings.settle_delay * 1000),
                 idle_timeout=round(settings.idle_timeout * 1000),

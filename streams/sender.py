@@ -14,9 +14,11 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from monitor.label import Event
+from monitor.reading import ParseRequest
 from streams import metrics, telemetry
 from streams.events import EventWriter, Message
 from streams.patience import PATIENCE, patiently
+from streams.requests import RequestWriter
 from streams.settings import Settings
 from streams.topics import RECORD_BYTES
 
@@ -114,12 +116,17 @@ class Sender:
 
 
 class KafkaPublisher:
-    """`monitor.ports.Publisher` on the topics of labels and violations."""
+    """`monitor.ports.Publisher` on the topics of labels and violations, and of parse requests."""
 
-    def __init__(self, sender: Sender, writer: EventWriter) -> None:
+    def __init__(self, sender: Sender, writer: EventWriter, requests: RequestWriter) -> None:
         self._sender = sender
         self._writer = writer
+        self._requests = requests
 
     async def publish(self, events: Sequence[Event]) -> None:
         if events:
             await self._sender.send([self._writer.message(event) for event in events])
+
+    async def ask(self, requests: Sequence[ParseRequest]) -> None:
+        if requests:
+            await self._sender.send([self._requests.message(request) for request in requests])
