@@ -52,6 +52,7 @@ class Engine:
         *,
         settle_delay: int = 5_000,
         idle_timeout: int = 300_000,
+        reading_deadline: int = 300_000,
         on_fold_error: Callable[[str, Exception], None] | None = None,
     ) -> None:
         """`on_fold_error` is told of a trajectory that the fold broke on; it may raise."""
@@ -60,6 +61,7 @@ class Engine:
         self._policy_sets = policy_sets
         self._settle_delay = settle_delay
         self._idle_timeout = idle_timeout
+        self._reading_deadline = reading_deadline
         self.on_fold_error = on_fold_error or (lambda _trajectory, _error: None)
         self._benches: dict[str, Bench] = {}
         self.counters = Counters()

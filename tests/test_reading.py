@@ -46,7 +46,7 @@ def reading(request: ParseRequest, *claims: dict[str, Any], **more: Any) -> Read
         "claims": claims,
         **more,
     }
-    return Reading(TRACE, **fields)  # type: ignore[arg-type]
+    return Reading(**fields)
 
 
 def run(mode: str = "advisory", **more: Any) -> Run:
