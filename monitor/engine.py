@@ -52,16 +52,15 @@ class Engine:
         *,
         settle_delay: int = 5_000,
         idle_timeout: int = 300_000,
-        reading_deadline: int = 300_000,
         on_fold_error: Callable[[str, Exception], None] | None = None,
     ) -> None:
-        """`on_fold_error` is told of a trajectory that the fold broke on; it may raise."""
+        """`pause` is awaited between arrivals now and then, so that a process which folds a long
+        batch still answers its broker. `on_fold_error` is told of a trajectory that the fold broke on; it may raise."""
         self.store = store
         self.publisher = publisher
         self._policy_sets = policy_sets
         self._settle_delay = settle_delay
         self._idle_timeout = idle_timeout
-        self._reading_deadline = reading_deadline
         self.on_fold_error = on_fold_error or (lambda _trajectory, _error: None)
         self._benches: dict[str, Bench] = {}
         self.counters = Counters()
@@ -117,6 +116,13 @@ class Engine:
             return head.last + self._settle_delay, "idle"
         return head.last + self._idle_timeout, "idle"
 
+    def next_due(self, head: Head) -> int | None:
+        """When something is to be written about a trajectory; None when nothing is awaited."""
+        times = [read.asked + self._reading_deadline for read in head.awaited]
+        if head.closed is None:
+            times.append(self.due(head)[0])
+        return min(times, default=None)
+
     async def bench(self, digest: str) -> Bench:
         """The compiled policy set. Waits for a set that is not known yet."""
         bench = self._benches.get(digest)
@@ -124,13 +130,6 @@ class Engine:
             bench = self._benches[digest] = Bench(await self._policy_sets.get(digest))
         return bench
 
-
-    def next_due(self, head: Head) -> int | None:
-        """When something is to be written about a trajectory; None when nothing is awaited."""
-        times = [read.asked + self._reading_deadline for read in head.awaited]
-        if head.closed is None:
-            times.append(self.due(head)[0])
-        return min(times, default=None)
 
 class _Batch:
     """Records between one load and one save; several of each when a save would grow too large."""
@@ -145,6 +144,7 @@ class _Batch:
         self._watermark: Watermark | None = None
         self._works: dict[str, Work] = {}
         self._events: list[Event] = []
+        self._requests: list[ParseRequest] = []
         self._bytes = 0
 
     async def begin(self, records: Sequence[Record]) -> None:
@@ -153,7 +153,6 @@ class _Batch:
             if other.offset != one.offset + 1:
                 raise Gap(
                     f"partition {self._partition}: {one.offset} is followed by {other.offset}"
-        self._requests: list[ParseRequest] = []
                 )
         wanted = wants(arrival for record in records for arrival in record.arrivals)
         self._expected, loaded = await self._store.load(self._partition, wanted)
@@ -240,6 +239,7 @@ class _Batch:
             except Exception as error:  # noqa: BLE001 - deterministic: it ends, the others go on
                 self._engine.counters.fold_errors += 1
                 self._engine.on_fold_error(work.trajectory, error)
+                work.requests = []
                 return fail(work, offset, time, bench)
             work.add_content(await self._load_content(work.trajectory))
 
@@ -250,7 +250,6 @@ class _Batch:
 
     async def save(self) -> None:
         """Publishes, then saves. Nothing to do: no effect at all."""
-                work.requests = []
         mark = self._watermark
         if mark is None or mark == self._expected:
             return
@@ -304,10 +303,10 @@ def wants(arrivals: Iterable[Arrival]) -> dict[str, Wanted]:
     content: set[str] = set()
     for arrival in arrivals:
         named = fields.setdefault(arrival.trajectory, set())
+        if isinstance(arrival, Reading) and arrival.status == "assessed":
+            content.add(arrival.trajectory)
         if isinstance(arrival, Observed):
             named.update(names(arrival.span))
             if arrival.span.kind in ("agent", "log"):
                 content.add(arrival.trajectory)
     return {name: Wanted(tuple(sorted(named)), name in content) for name, named in fields.items()}
-        if isinstance(arrival, Reading) and arrival.status == "assessed":
-            content.add(arrival.trajectory)

@@ -145,12 +145,11 @@ def refresh(work: Work, head: Head, time: int, bench: Bench) -> None:
     if head.settled:
         head.print = fingerprint(prefix)
         ground(head, prefix, bench)
-    else:
         _ask(work, head, prefix, time, bench)
+    else:
         head.print = None
 
 
-def _unread(head: Head, bench: Bench) -> bool:
 def _ask(work: Work, head: Head, prefix: Prefix, time: int, bench: Bench) -> None:
     """Asks for readings of the settled prefix, each once."""
     if all(judge.contract.semantic.mode == "off" for judge in bench.judges):
@@ -169,6 +168,7 @@ def _ask(work: Work, head: Head, prefix: Prefix, time: int, bench: Bench) -> Non
             work.requests.append(request)
 
 
+def _unread(head: Head, bench: Bench) -> bool:
     """The answer must be judged and has not been since the last span that matters."""
     return head.print is None or any(
         standing.bound and judge.checks.grounding is not None and standing.grounding is None
@@ -258,9 +258,6 @@ def _read(work: Work, head: Head, reading: Reading, time: int, bench: Bench) -> 
     return _tell(head, f"reading:{reading.id}", time, bench)
 
 
-def _close(work: Work, close: Close, time: int, bench: Bench) -> list[Event]:
-    head = work.head
-    if head is None or head.closed is not None or head.offset > close.after:
 def _found(work: Work, head: Head, read: Read, bench: Bench) -> tuple[str, list[Shown]] | None:
     """Text and evidence of an answer that was asked to be read, if they still are what they were.
     Raises NeedContent."""
@@ -274,6 +271,9 @@ def _found(work: Work, head: Head, read: Read, bench: Bench) -> tuple[str, list[
     return None
 
 
+def _close(work: Work, close: Close, time: int, bench: Bench) -> list[Event]:
+    head = work.head
+    if head is None or head.closed is not None or head.offset > close.after:
         return []
     work.changed = True
     if not head.agentic:

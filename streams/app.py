@@ -48,8 +48,8 @@ from streams.ingest import Ingest
 from streams.patience import PATIENCE, words
 from streams.policy_sets import PolicySetLog, PolicySource
 from streams.processes import until_stopped
-from streams.sender import KafkaPublisher, Sender
 from streams.requests import RequestWriter
+from streams.sender import KafkaPublisher, Sender
 from streams.settings import Settings, variable
 from streams.store import RedisStore, StoreCorrupt, StoreUnsafe
 from streams.topic_log import Raw, TopicLog
