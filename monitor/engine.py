@@ -10,7 +10,7 @@ ports that they give it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from monitor.bench import Bench
@@ -52,15 +52,16 @@ class Engine:
         *,
         settle_delay: int = 5_000,
         idle_timeout: int = 300_000,
+        reading_deadline: int = 300_000,
         on_fold_error: Callable[[str, Exception], None] | None = None,
     ) -> None:
-        """`pause` is awaited between arrivals now and then, so that a process which folds a long
-        batch still answers its broker. `on_fold_error` is told of a trajectory that the fold broke on; it may raise."""
+        """`on_fold_error` is told of a trajectory that the fold broke on; it may raise."""
         self.store = store
         self.publisher = publisher
         self._policy_sets = policy_sets
         self._settle_delay = settle_delay
         self._idle_timeout = idle_timeout
+        self._reading_deadline = reading_deadline
         self.on_fold_error = on_fold_error or (lambda _trajectory, _error: None)
         self._benches: dict[str, Bench] = {}
         self.counters = Counters()
