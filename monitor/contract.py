@@ -238,10 +238,13 @@ class Limits(Struct, frozen=True, omit_defaults=False):
     max_steps: int = 2000
     max_bytes: int = 8 << 20
     max_age: int = 24 * _HOUR
+    max_derived: int = 2_000_000
+    """Spans that may be derived anew for late arrivals, summed over a trajectory: some twenty
+    seconds of work, which spans in reverse order could otherwise turn into hours."""
     state_ttl: int = 48 * _HOUR
 
     def __post_init__(self) -> None:
-        for name in ("max_steps", "max_bytes", "max_age"):
+        for name in ("max_steps", "max_bytes", "max_age", "max_derived"):
             if getattr(self, name) < 1:
                 raise InputError(name, str(getattr(self, name)), "at least 1")
         if self.state_ttl < self.max_age + _HOUR:

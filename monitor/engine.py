@@ -10,7 +10,7 @@ ports that they give it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import pairwise
 
 from monitor.bench import Bench
@@ -24,6 +24,9 @@ from monitor.ports import Loaded, PolicySets, Publisher, Saving, Store, Wanted, 
 from monitor.prefix import Prefix, derive
 from monitor.reading import ParseRequest, Read, reading_id
 from monitor.work import NeedContent, Work
+
+PAUSE_EVERY = 16
+"""Arrivals between two pauses; each of them may derive a whole prefix anew."""
 
 SAVE_LIMIT = 1_000_000
 """Bytes after which a batch is cut: a save blocks the store for all others."""
@@ -53,15 +56,19 @@ class Engine:
         settle_delay: int = 5_000,
         idle_timeout: int = 300_000,
         reading_deadline: int = 300_000,
+        pause: Callable[[], Awaitable[None]] | None = None,
         on_fold_error: Callable[[str, Exception], None] | None = None,
     ) -> None:
-        """`on_fold_error` is told of a trajectory that the fold broke on; it may raise."""
+        """`pause` is awaited between arrivals now and then, so that a process which folds a long
+        batch still answers its broker. `on_fold_error` is told of a trajectory that the fold broke
+        on; it may raise."""
         self.store = store
         self.publisher = publisher
         self._policy_sets = policy_sets
         self._settle_delay = settle_delay
         self._idle_timeout = idle_timeout
         self._reading_deadline = reading_deadline
+        self.pause = pause
         self.on_fold_error = on_fold_error or (lambda _trajectory, _error: None)
         self._benches: dict[str, Bench] = {}
         self.counters = Counters()
@@ -176,6 +183,8 @@ class _Batch:
         start = self._start(record)
         for index in range(start, len(record.arrivals)):
             await self._fold(record.arrivals[index], record)
+            if self._engine.pause is not None and index % PAUSE_EVERY == 0:
+                await self._engine.pause()
             if self._bytes > SAVE_LIMIT:
                 self._mark(record, index + 1)
                 await self.save()

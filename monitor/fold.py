@@ -140,6 +140,7 @@ def _add(
 def refresh(work: Work, head: Head, time: int, bench: Bench) -> None:
     """Derives the state anew from the spans; reads the answer when it is due to be judged."""
     work.counters.derived += 1
+    head.derived += len(work.spans)
     prefix, fields = rebuild(head, work.spans, work.digests, bench)
     work.write_fields(fields, whole=True)
     if head.settled:
@@ -202,6 +203,8 @@ def _exceeded(head: Head, span: Span, size: int, time: int, bench: Bench) -> Clo
     if head.bytes + size > limits.max_bytes:
         return "byte_limit"
     if head.steps >= limits.max_steps and span.kind in ("llm", "tool"):
+        return "step_limit"
+    if head.derived > limits.max_derived:
         return "step_limit"
     return None
 

@@ -67,6 +67,8 @@ class Head(msgspec.Struct, omit_defaults=True):
     """Digest over all arrivals that changed something, in order."""
     spans: int = 0
     bytes: int = 0
+    derived: int = 0
+    """Spans derived anew, summed over all arrivals that were not in order."""
     agentic: bool = False
     closed: CloseReason | None = None
     limit: CloseReason | None = None

@@ -30,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, Literal, get_args
 
@@ -290,12 +291,12 @@ async def evaluate(settings: Settings, stop: asyncio.Event, health: Health) -> N
             )
             engine = Engine(
                 store,
-                KafkaPublisher(
-                    sender, writer, RequestWriter(plan.parse.name, settings.partitions)
-                ),
+                KafkaPublisher(sender, writer, RequestWriter(plan.parse.name, settings.partitions)),
                 sets,
                 settle_delay=round(settings.settle_delay * 1000),
                 idle_timeout=round(settings.idle_timeout * 1000),
+                pause=partial(asyncio.sleep, 0),
+                on_fold_error=_broken,
             )
             worker = Worker(settings, "evaluate", plan.journal, folder, health)
             role = Evaluate(
@@ -333,6 +334,11 @@ def _dead_letters(settings: Settings) -> DeadLetters:
         max_bytes=min(topic.max_message_bytes, settings.max_message_bytes),
         halt=settings.dead_letter_halt,
     )
+
+
+def _broken(trajectory: str, error: Exception) -> None:
+    """The fold broke on an arrival: its trajectory is closed, unassessed, and the others go on."""
+    log.error("trajectory %s ends as fold_error: %r", trajectory, error, exc_info=error)
 
 
 @contextlib.asynccontextmanager

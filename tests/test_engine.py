@@ -418,3 +418,28 @@ def test_a_contract_that_never_matches() -> None:
 def test_the_driver_of_tests_lets_no_error_of_the_fold_pass() -> None:
     with pytest.raises(ZeroDivisionError):
         raise_fold_error(TRACE, ZeroDivisionError())
+
+
+def test_spans_in_reverse_order_cannot_turn_seconds_of_work_into_hours() -> None:
+    run = Run(contract(), limits=Limits(max_derived=500))
+    run.feed(root())
+    for n in range(60, 0, -1):
+        run.feed(tool(n, f"c{n}", "a"))
+    assert run.label.closed == "step_limit"
+    assert run.label.verdict == "unassessed"
+    assert run.engine.counters.contents <= 60
+
+
+def test_a_long_batch_pauses_now_and_then() -> None:
+    world = World()
+    pauses = 0
+
+    async def pause() -> None:
+        nonlocal pauses
+        pauses += 1
+
+    engine = world.engine()
+    engine.pause = pause
+    items = tuple(Observed(tool(n, f"c{n}", "a")) for n in range(100))
+    asyncio.run(engine.apply(0, [Record(0, 1_000, EMPTY.digest, items)], epoch=0))
+    assert pauses == 7
