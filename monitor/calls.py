@@ -58,7 +58,7 @@ class LogicalCall(msgspec.Struct, array_like=True, gc=False):
 
 
 class Group(msgspec.Struct, gc=False):
-    """Tool spans that report one call: a span and those below it that name the same tool."""
+    """Tool spans that report one call: a span and those below it that name the same tool or none."""
 
     place: Place
     layers: list[Span]
@@ -75,9 +75,11 @@ def find_groups(spans: Mapping[str, Span], places: Mapping[str, Place]) -> list[
         for up in ancestors(places, at):
             if up.kind in ("agent", "llm"):
                 break
-            if up.kind == "tool" and spans[up.span_id].tool == span.tool:
-                outer = groups[up.span_id]
+            if up.kind == "tool" and span.tool in (None, spans[up.span_id].tool):
+                outer = groups.get(up.span_id)
                 break
+        if outer is None and span.tool is None:
+            continue  # it tells of a call that is not known yet
         if outer is None:
             groups[span_id] = Group(at, [span], span.call_id)
         else:
@@ -235,7 +237,8 @@ def report(call: LogicalCall, layers: list[Span], at: Place) -> None:
     call.spans += tuple(span.span_id for span in layers)
     call.evidence = at.root is not None or not at.complete
     if call.error is None:
-        call.error = outer.error
+        nameless = (span.error for span in layers if span.tool is None and span.error is not None)
+        call.error = next(nameless, None) if outer.error is None else outer.error
     for span in reversed(layers):
         _show_arguments(call, span.arguments, span.unseen.get("arguments"))
         unseen = span.unseen.get("result")

@@ -215,6 +215,8 @@ def _append_run(
     head: Head, span: Span, at: Place, fields: Fields, new: dict[str, bytes], bench: Bench
 ) -> bool:
     """A tool span: it runs the one open call that has its id, or a call that nobody requested."""
+    if span.tool is None:
+        return False
     if not _familiar(head, span, at.agent) or (head.agent is None and at.agent is not None):
         return False
     if span.conversation_id not in (None, head.conversation) and not head.turn_conversation:

@@ -40,6 +40,8 @@ LABELLED: Final = {
     "no_content",
     "maxsteps_dropped_attrs",
 }
+REJECTED: Final = {("pydantic-ai-2.68.0-mcp-2.3.0", "tool_error"): "search_catalog"}
+"""Calls that the framework refused before any span of theirs began."""
 TOOLS: Final = {"get_ticket", "get_order", "get_item", "search_catalog", "issue_refund"}
 
 
@@ -73,7 +75,9 @@ def scores(variant: str, scenario: str) -> Iterator[Score]:
     if truth is not None:
         turns = truth["turns"]
         shown = scenario != "no_content"
-        yield Score(variant, scenario, "calls", _calls(found, turns, shown=shown))
+        rejected = REJECTED.get((variant, scenario))
+        wrong = _calls(found, turns, shown=shown, rejected=rejected)
+        yield Score(variant, scenario, "calls", wrong)
         if shown:
             asked = [user_request(run.prefix) for run in found]
             asked = [text for text in asked if text is not None]
@@ -95,7 +99,9 @@ def _texts(found: list[str], truth: list[str]) -> str | None:
     return None if distinct == truth else f"{distinct}"
 
 
-def _calls(found: list[Judged], turns: list[dict[str, Any]], *, shown: bool) -> str | None:
+def _calls(
+    found: list[Judged], turns: list[dict[str, Any]], *, shown: bool, rejected: str | None
+) -> str | None:
     ours = [
         step
         for run in found
@@ -106,7 +112,10 @@ def _calls(found: list[Judged], turns: list[dict[str, Any]], *, shown: bool) -> 
     if [step.tool for step in ours] != [call["tool"] for call in truth]:
         return f"tools {[step.tool for step in ours]}"
     for step, call in zip(ours, truth, strict=True):
-        if wrong := _call(step, call, shown=shown):
+        if step.tool == rejected:
+            if not step.requested_only or step.arguments != call["args"]:
+                return f"{step.tool}: not told as rejected"
+        elif wrong := _call(step, call, shown=shown):
             return f"{step.tool}: {wrong}"
     return None
 

@@ -7,9 +7,13 @@ way of writing spans, add a module with `KEYS`, `PREFIXES` and `read` (see `dial
 
 raw.py       what a transport hands over
 dialect.py   what a dialect gives
-genai.py     OpenTelemetry GenAI conventions, content in attributes
-messages.py  messages as JSON text
-content.py   arguments, results and texts: what was shown and why not more
+genai.py     OpenTelemetry GenAI conventions, and what frameworks add to them
+openinference.py, openllmetry.py, langsmith.py, langfuse.py, vercel.py, claude_code.py, mcp.py
+events.py    messages told by events; logs.py  by log records
+payload.py   a run's whole input or output; flat.py  messages flattened into attributes
+messages.py  messages as JSON text; decode.py  one of them; shapes.py  in any shape
+wrapped.py   arguments and results taken out of wrappings; literal.py  Python's repr
+content.py   texts: what was shown and why not more
 trim.py      which messages of a repeated history are kept
 limits.py    bounds on everything
 """
@@ -20,6 +24,7 @@ from typing import Final
 
 from monitor.model import Span
 from monitor.semconv import (
+    claude_code,
     genai,
     langfuse,
     langsmith,
@@ -64,8 +69,9 @@ __all__ = [
 DIALECTS: Final[tuple[Dialect, ...]] = (
     openinference,
     langsmith,
-    vercel,
+    claude_code,
     genai,
+    vercel,
     langfuse,
     mcp,
     openllmetry,

@@ -41,12 +41,13 @@ EVENT_KEYS: Final = frozenset(
         "id",
         "name",
         "tool_calls",
+        "output",
         "gen_ai.prompt",
         "gen_ai.completion",
         _CONTENT,
     }
 )
-"""Attributes of a span's events that make up a message."""
+"""Attributes of a span's events that make up a message or a result."""
 
 
 class Told(NamedTuple):

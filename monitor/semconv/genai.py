@@ -10,6 +10,7 @@ Google ADK's `gcp.vertex.agent.*`; the LangChain agent's name in OpenLLMetry's p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
@@ -56,6 +57,8 @@ _ARGUMENTS: Final = (ARGUMENTS, "gcp.vertex.agent.tool_call_args", "tool_argumen
 _RESULTS: Final = (RESULT, "gcp.vertex.agent.tool_response", "tool_response")
 _STATUS: Final = "gen_ai.tool.status"
 _ADK: Final = "gcp.vertex.agent"
+_ADK_RUN: Final = re.compile(r"agent_run \[(.+)\]")
+_PYDANTIC: Final = "pydantic-ai"
 _LLM_REQUEST: Final = "gcp.vertex.agent.llm_request"
 _LLM_RESPONSE: Final = "gcp.vertex.agent.llm_response"
 _MCP: Final = "mcp.method.name"
@@ -116,6 +119,8 @@ def read(raw: RawSpan) -> Content | None:
         raw = details(raw)
         attributes = raw.attributes
     agent = _first(raw, _AGENTS)
+    if agent is None and kind == "agent" and (run := _ADK_RUN.fullmatch(raw.name)):
+        agent = run[1]
     if attributes.get(OPERATION) == "invoke_workflow":
         agent = attributes.get(WORKFLOW, agent)
     content = Content(kind, label(agent), label(_first(raw, _CONVERSATIONS)))
@@ -138,9 +143,9 @@ def _kind(raw: RawSpan) -> SpanKind | None:
         return "tool"
     if _LLM_REQUEST in attributes or INPUT in attributes or OUTPUT in attributes:
         return "llm"
-    if "agent_name" in attributes and (ALL_EVENTS in attributes or FINAL_RESULT in attributes):
+    if "agent_name" in attributes and raw.scope == _PYDANTIC:
         return "agent"
-    return None
+    return "agent" if raw.scope == _ADK and _ADK_RUN.fullmatch(raw.name) else None
 
 
 def _first(raw: RawSpan, keys: Iterable[str]) -> Value:

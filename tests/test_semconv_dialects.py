@@ -1,0 +1,538 @@
+"""One run, written in the dialects of which no recording is at hand: what comes out is the same."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from monitor.model import Span
+from monitor.prefix import derive
+from monitor.semconv import RawEvent, RawSpan, normalise, wanted, wanted_of_event
+from monitor.story import final_answer, steps, user_request
+
+TRACE = "ab" * 16
+ASKED = "Is KB-77 in stock, and what is TCK-1?"
+SYSTEM = "Answer only from tool results."
+CALLS = [
+    ("c1", "get_item", {"sku": "KB-77"}, {"sku": "KB-77", "in_stock": 4}),
+    ("c2", "get_ticket", {"ticket": "TCK-1", "depth": 2}, [{"status": "open"}]),
+]
+ANSWER = "4 are in stock; TCK-1 is open."
+
+
+class Spans:
+    """Spans of one trace, children in the order in which they are made."""
+
+    def __init__(self) -> None:
+        self.found: list[RawSpan] = []
+        self._ids = itertools.count(1)
+
+    def add(self, name: str, attributes: dict[str, Any], **more: Any) -> str:
+        number = next(self._ids)
+        span_id = f"{number:016x}"
+        kept = {key: value for key, value in attributes.items() if wanted(key)}
+        events = tuple(
+            RawEvent(event.name, {k: v for k, v in event.attributes.items() if wanted_of_event(k)})
+            for event in more.pop("events", ())
+        )
+        start = number * 1000
+        more.setdefault("end", start + 900)
+        self.found.append(
+            RawSpan(TRACE, span_id, name=name, start=start, attributes=kept, events=events, **more)
+        )
+        return span_id
+
+    def known(self) -> dict[str, Span]:
+        return {span.span_id: span for span in map(normalise, self.found)}
+
+
+def j(value: Any) -> str:
+    return json.dumps(value)
+
+
+def genai_messages(*, result: str = "response", blocks: bool = False) -> list[dict]:
+    """The history before the answer, as the current conventions have it."""
+    asked = [{"type": "tool_call", "id": i, "name": n, "arguments": a} for i, n, a, _ in CALLS]
+    given = [
+        {"type": "tool_call_response", "id": i, result: [{"text": j(r)}] if blocks else r}
+        for i, _, _, r in CALLS
+    ]
+    return [
+        {"role": "user", "parts": [{"type": "text", "content": ASKED}]},
+        {"role": "assistant", "parts": asked},
+        {"role": "tool", "parts": given},
+    ]
+
+
+def said(text: str) -> list[dict]:
+    return [{"role": "assistant", "parts": [{"type": "text", "content": text}]}]
+
+
+def langsmith() -> Spans:
+    def lc(kind: str, **kwargs: Any) -> dict:
+        return {"lc": 1, "type": "constructor", "id": ["langchain", "m", kind], "kwargs": kwargs}
+
+    history = [lc("SystemMessage", content=SYSTEM), lc("HumanMessage", content=ASKED)]
+    asks = lc(
+        "AIMessage",
+        content="",
+        tool_calls=[{"name": n, "args": a, "id": i} for i, n, a, _ in CALLS],
+    )
+    results = [
+        lc("ToolMessage", content=j(r), tool_call_id=i, name=n, status="success")
+        for i, n, _, r in CALLS
+    ]
+    answers = lc("AIMessage", content=ANSWER, tool_calls=[])
+    agent = {"langsmith.metadata.lc_agent_name": "desk", "langsmith.metadata.thread_id": "t-1"}
+    spans = Spans()
+    root = spans.add(
+        "desk",
+        {
+            "langsmith.span.kind": "chain",
+            "langsmith.trace.name": "desk",
+            "gen_ai.prompt": j({"messages": [{"role": "user", "content": ASKED}]}),
+            "gen_ai.completion": j({"messages": [*history, asks, *results, answers]}),
+            **agent,
+        },
+        end=90_000,
+    )
+
+    def llm(inputs: list, output: dict) -> None:
+        spans.add(
+            "ChatOpenAI",
+            {
+                "langsmith.span.kind": "llm",
+                "gen_ai.operation.name": "chat",
+                "gen_ai.prompt": j({"messages": [inputs]}),
+                "gen_ai.completion": j({"generations": [[{"text": "", "message": output}]]}),
+                **agent,
+            },
+            parent=root,
+        )
+
+    llm(history, asks)
+    for (call_id, tool, arguments, _), result in zip(CALLS, results, strict=True):
+        spans.add(
+            tool,
+            {
+                "langsmith.span.kind": "tool",
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": tool,
+                "gen_ai.tool.call.id": call_id,
+                "gen_ai.prompt": j({"input": str(arguments)}),
+                "gen_ai.completion": j({"output": result}),
+                **agent,
+            },
+            parent=root,
+        )
+    llm([*history, asks, *results], answers)
+    return spans
+
+
+def strands_latest() -> Spans:
+    def details(**attributes: Any) -> RawEvent:
+        told = {f"gen_ai.{key.replace('_', '.')}": j(value) for key, value in attributes.items()}
+        return RawEvent("gen_ai.client.inference.operation.details", told)
+
+    spans = Spans()
+    root = spans.add(
+        "invoke_agent desk",
+        {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "desk"},
+        end=90_000,
+        events=[
+            details(input_messages=genai_messages()[:1]),
+            details(output_messages=said(ANSWER + "\n")),
+        ],
+    )
+    history = genai_messages(blocks=True)
+    spans.add(
+        "chat",
+        {"gen_ai.operation.name": "chat"},
+        parent=root,
+        events=[
+            details(input_messages=history[:1]),
+            details(output_messages=history[1:2]),
+        ],
+    )
+    for call_id, tool, arguments, result in CALLS:
+        call = {"type": "tool_call", "id": call_id, "name": tool, "arguments": arguments}
+        given = {"type": "tool_call_response", "id": call_id, "response": [{"text": j(result)}]}
+        spans.add(
+            f"execute_tool {tool}",
+            {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": tool,
+                "gen_ai.tool.call.id": call_id,
+                "gen_ai.tool.status": "success",
+            },
+            parent=root,
+            events=[
+                details(input_messages=[{"role": "tool", "parts": [call]}]),
+                details(output_messages=[{"role": "tool", "parts": [given]}]),
+            ],
+        )
+    spans.add(
+        "chat",
+        {"gen_ai.operation.name": "chat"},
+        parent=root,
+        events=[details(input_messages=history), details(output_messages=said(ANSWER))],
+    )
+    return spans
+
+
+def adk_legacy() -> Spans:
+    def gemini(role: str, *parts: dict) -> dict:
+        return {"role": role, "parts": list(parts)}
+
+    asked = gemini("user", {"text": ASKED})
+    calls = gemini(
+        "model",
+        *({"function_call": {"id": i, "name": n, "args": a}} for i, n, a, _ in CALLS),
+    )
+    given = gemini(
+        "user",
+        *(
+            {"function_response": {"id": i, "name": n, "response": {"result": r}}}
+            for i, n, _, r in CALLS
+        ),
+    )
+    spans = Spans()
+    root = spans.add("invocation", {}, scope="gcp.vertex.agent", end=90_000)
+    agent = spans.add("agent_run [desk]", {}, scope="gcp.vertex.agent", parent=root, end=89_000)
+
+    def llm(contents: list, output: dict) -> str:
+        return spans.add(
+            "call_llm",
+            {
+                "gen_ai.system": "gcp.vertex.agent",
+                "gcp.vertex.agent.session_id": "s-1",
+                "gcp.vertex.agent.llm_request": j(
+                    {"model": "m", "config": {"system_instruction": SYSTEM}, "contents": contents}
+                ),
+                "gcp.vertex.agent.llm_response": j({"content": output, "finish_reason": "STOP"}),
+            },
+            parent=agent,
+            scope="gcp.vertex.agent",
+            end=80_000,
+        )
+
+    model = llm([asked], calls)
+    for call_id, tool, arguments, result in CALLS:
+        wrapped = result if isinstance(result, dict) else {"result": result}
+        spans.add(
+            f"execute_tool {tool}",
+            {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": tool,
+                "gen_ai.tool.call.id": call_id,
+                "gcp.vertex.agent.tool_call_args": j(arguments),
+                "gcp.vertex.agent.tool_response": j(wrapped),
+            },
+            parent=model,
+            scope="gcp.vertex.agent",
+        )
+    spans.add(
+        "execute_tool (merged tools)",
+        {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": "(merged tools)",
+            "gcp.vertex.agent.tool_response": "{}",
+        },
+        parent=model,
+        scope="gcp.vertex.agent",
+    )
+    llm(
+        [asked, calls, given],
+        gemini("model", {"text": "thinking", "thought": True}, {"text": ANSWER}),
+    )
+    return spans
+
+
+def current(*, version: str) -> Spans:
+    """The current conventions: AI SDK 7, and pydantic-ai of formats 2 and 3."""
+    spans = Spans()
+    old = version == "pydantic-ai 2"
+    scope = "pydantic-ai" if version.startswith("pydantic") else "ai"
+    history = genai_messages(result="result" if scope == "pydantic-ai" else "response")
+    root_attributes: dict[str, Any] = {"gen_ai.operation.name": "invoke_agent"}
+    if scope == "pydantic-ai":
+        root_attributes = {
+            "agent_name": "desk",
+            "model_name": "m",
+            "final_result": ANSWER,
+            "pydantic_ai.all_messages": j([*history, *said(ANSWER)]),
+        }
+    else:
+        root_attributes["gen_ai.agent.name"] = "desk"
+    root = spans.add("agent run", root_attributes, scope=scope, end=90_000)
+    system = j([{"type": "text", "content": SYSTEM}])
+
+    def llm(inputs: list, outputs: list) -> None:
+        spans.add(
+            "chat m",
+            {
+                "gen_ai.operation.name": "chat",
+                "gen_ai.system_instructions": system,
+                "gen_ai.input.messages": j(inputs),
+                "gen_ai.output.messages": j(outputs),
+            },
+            scope=scope,
+            parent=root,
+        )
+
+    llm(history[:1], history[1:2])
+    for call_id, tool, arguments, result in CALLS:
+        keys = (
+            ("tool_arguments", "tool_response")
+            if old
+            else ("gen_ai.tool.call.arguments", "gen_ai.tool.call.result")
+        )
+        attributes = {
+            "gen_ai.tool.name": tool,
+            "gen_ai.tool.call.id": call_id,
+            keys[0]: j(arguments),
+            keys[1]: j(result),
+        }
+        if not old:
+            attributes["gen_ai.operation.name"] = "execute_tool"
+        spans.add(
+            "running tool" if old else f"execute_tool {tool}", attributes, scope=scope, parent=root
+        )
+    llm(history, said(ANSWER))
+    return spans
+
+
+def langfuse() -> Spans:
+    history = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": ASKED}]
+    asks = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": i, "type": "function", "function": {"name": n, "arguments": j(a)}}
+            for i, n, a, _ in CALLS
+        ],
+    }
+    results = [{"role": "tool", "tool_call_id": i, "content": j(r)} for i, _, _, r in CALLS]
+    spans = Spans()
+    kind = "langfuse.observation.type"
+    root = spans.add(
+        "desk",
+        {
+            kind: "agent",
+            "session.id": "s",
+            "langfuse.observation.input": j({"args": [], "kwargs": {"question": ASKED}}),
+            "langfuse.observation.output": ANSWER,
+        },
+        end=90_000,
+    )
+
+    def llm(inputs: list, output: Any) -> None:
+        spans.add(
+            "openai",
+            {
+                kind: "generation",
+                "langfuse.observation.input": j({"messages": inputs}),
+                "langfuse.observation.output": j(output),
+            },
+            parent=root,
+        )
+
+    llm(history, asks)
+    for _, tool, arguments, result in CALLS:
+        spans.add(
+            tool,
+            {
+                kind: "tool",
+                "langfuse.observation.input": j({"args": [], "kwargs": arguments}),
+                "langfuse.observation.output": j(result),
+            },
+            parent=root,
+        )
+    llm([*history, asks, *results], {"role": "assistant", "content": ANSWER})
+    return spans
+
+
+def span_events(*, azure: bool) -> Spans:
+    """Conventions up to 1.36, one event a message; Azure keeps each as JSON."""
+    spans = Spans()
+
+    def event(name: str, body: dict) -> RawEvent:
+        if azure:
+            return RawEvent(name, {"gen_ai.event.content": j(body)})
+        told = body.get("message", body)
+        flat = {k: v if isinstance(v, str) else j(v) for k, v in told.items()}
+        return RawEvent(name, flat)
+
+    asked = [
+        event("gen_ai.system.message", {"role": "system", "content": SYSTEM}),
+        event("gen_ai.user.message", {"content": ASKED}),
+    ]
+    tool_calls = [
+        {"id": i, "type": "function", "function": {"name": n, "arguments": j(a)}}
+        for i, n, a, _ in CALLS
+    ]
+    results = [
+        event("gen_ai.tool.message", {"role": "tool", "id": i, "content": j(r)})
+        for i, _, _, r in CALLS
+    ]
+
+    def choice(message: dict) -> RawEvent:
+        return event("gen_ai.choice", {"message": message, "finish_reason": "stop", "index": 0})
+
+    root = spans.add(
+        "invoke_agent desk",
+        {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "desk"},
+        end=90_000,
+    )
+    chat = {"gen_ai.operation.name": "chat", "gen_ai.system": "az.ai.inference"}
+    spans.add("chat m", chat, parent=root, events=[*asked, choice({"tool_calls": tool_calls})])
+    for call_id, tool, _, _ in CALLS:
+        spans.add(
+            f"execute_tool {tool}",
+            {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": tool,
+                "gen_ai.tool.call.id": call_id,
+            },
+            parent=root,
+        )
+    spans.add(
+        "chat m",
+        chat,
+        parent=root,
+        events=[
+            *asked,
+            event("gen_ai.assistant.message", {"tool_calls": tool_calls}),
+            *results,
+            choice({"content": ANSWER}),
+        ],
+    )
+    return spans
+
+
+RUNS = {
+    "LangSmith": langsmith,
+    "Strands latest": strands_latest,
+    "Google ADK legacy": adk_legacy,
+    "AI SDK 7": lambda: current(version="AI SDK 7"),
+    "pydantic-ai 2": lambda: current(version="pydantic-ai 2"),
+    "pydantic-ai 3": lambda: current(version="pydantic-ai 3"),
+    "Langfuse": langfuse,
+    "events on spans": lambda: span_events(azure=False),
+    "events on spans, as JSON": lambda: span_events(azure=True),
+}
+
+
+@pytest.mark.parametrize("dialect", RUNS)
+def test_a_run_is_the_same_in_every_dialect(dialect):
+    prefix = derive(RUNS[dialect]().known())
+    assert user_request(prefix) == ASKED
+    assert final_answer(prefix) == ANSWER
+    called = [step for step in steps(prefix) if step.type == "tool_call"]
+    assert [(s.call_id, s.tool, s.arguments, s.result) for s in called] == CALLS
+    assert {(s.agent, s.error, s.requested_only) for s in called} == {("desk", None, False)}
+    assert (len(prefix.roots), prefix.missing, prefix.gaps) == (1, set(), 0)
+    assert not any(turn.hidden for turn in prefix.turns)
+
+
+def test_claude_code_shows_its_tools_and_hides_what_the_model_said():
+    spans = Spans()
+    root = spans.add(
+        "claude_code.interaction",
+        {"user_prompt": ASKED, "session.id": "s-1"},
+        end=90_000,
+    )
+    spans.add("claude_code.llm_request", {"gen_ai.system": "anthropic"}, parent=root)
+    tool = spans.add(
+        "claude_code.tool",
+        {"tool_name": "Bash", "tool_use_id": "toolu_1", "full_command": "ls -a"},
+        parent=root,
+        end=80_000,
+        events=[RawEvent("tool.output", {"output": "a b"})],
+    )
+    spans.add("claude_code.tool.blocked_on_user", {"decision": "accept"}, parent=tool)
+    spans.add(
+        "claude_code.tool.execution",
+        {"success": False, "error": "exit 1", "tool_use_id": "toolu_1"},
+        parent=tool,
+    )
+    known = spans.known()
+    prefix = derive(known)
+    (call,) = prefix.calls
+    assert (call.tool, call.call_id, call.result, call.error) == (
+        "Bash",
+        "toolu_1",
+        "a b",
+        "exit 1",
+    )
+    assert (call.arguments, call.arguments_unseen) == ('{"command":"ls -a"}', "content_truncated")
+    assert prefix.turns[0].hidden == "content_hidden"
+    assert {span.conversation_id for span in known.values() if span.kind == "agent"} == {"s-1"}
+
+
+def test_an_execution_without_its_tool_is_no_call():
+    spans = Spans()
+    spans.add("claude_code.tool.execution", {"success": True, "tool_use_id": "c"}, parent="f" * 16)
+    assert derive(spans.known()).calls == []
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_mcp_layers_are_one_call(named):
+    spans = Spans()
+    root = spans.add(
+        "invoke_agent desk",
+        {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "desk"},
+        end=90_000,
+    )
+    method = {"mcp.method.name": "tools/call"} | ({"gen_ai.tool.name": "get"} if named else {})
+    client = spans.add("tools/call get", method, parent=root, end=80_000)
+    send = spans.add(
+        "MCP send tools/call get", {"mcp.method.name": "tools/call"}, parent=client, end=70_000
+    )
+    spans.add("tools/call get", method, parent=send, flags=0x300, kind=2)
+    spans.add("tools/list", {"mcp.method.name": "tools/list"}, parent=root)
+    (call,) = derive(spans.known()).calls
+    assert (call.tool, call.executed, len(call.spans)) == ("get", True, 2)
+
+
+def test_langsmith_reports_failures_beside_a_status_of_ok():
+    spans = Spans()
+    root = spans.add("desk", {"langsmith.span.kind": "chain"}, end=90_000)
+    spans.add(
+        "get",
+        {
+            "langsmith.span.kind": "tool",
+            "gen_ai.tool.name": "get",
+            "gen_ai.prompt": j({"input": "KB-99"}),
+            "gen_ai.completion": "{}",
+        },
+        parent=root,
+        status=1,
+        events=[RawEvent("exception", {"exception.message": "no item KB-99"})],
+    )
+    (call,) = derive(spans.known()).calls
+    assert (call.arguments, call.result, call.error) == ("KB-99", None, "no item KB-99")
+
+
+def test_adk_legacy_hides_arguments_and_results_as_empty_objects():
+    def tool(arguments: str, response: str) -> Span:
+        return normalise(
+            RawSpan(
+                TRACE,
+                "1" * 16,
+                scope="gcp.vertex.agent",
+                attributes={
+                    "gen_ai.operation.name": "execute_tool",
+                    "gen_ai.tool.name": "get",
+                    "gcp.vertex.agent.tool_call_args": arguments,
+                    "gcp.vertex.agent.tool_response": response,
+                },
+            )
+        )
+
+    hidden, empty = tool("{}", "{}"), tool("{}", '{"ok": true}')
+    assert (hidden.arguments, hidden.result) == (None, None)
+    assert (empty.arguments, empty.result) == ("{}", '{"ok":true}')
