@@ -13,7 +13,11 @@ from typing import Any, Final, Literal, Self
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    KafkaError,
+    OffsetOutOfRangeError,
+)
 
 from streams.patience import patiently
 from streams.settings import Settings
@@ -68,12 +72,14 @@ class TopicLog:
         """The next offset that the consumer group would read; None when it never committed."""
         place = TopicPartition(self._topic, partition)
 
-        async def ask() -> Any:
-            return await self._admin.list_consumer_group_offsets(self._group, partitions=[place])
+        async def ask() -> int:
+            found = await self._admin.list_consumer_group_offsets(self._group, partitions=[place])
+            if place not in found:  # the client drops an error of the whole answer
+                raise GroupCoordinatorNotAvailableError("no answer about the group")
+            return int(found[place].offset)
 
-        found = await patiently("Kafka: committed offset", ask, FAILURES)
-        offset = found[place].offset
-        return None if offset < 0 else int(offset)
+        offset = await patiently("Kafka: committed offset", ask, FAILURES)
+        return None if offset < 0 else offset
 
     async def start(self, partition: int) -> int:
         """The first offset that retention has left."""

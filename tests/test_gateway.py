@@ -8,6 +8,7 @@ import time
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from aiokafka import AIOKafkaConsumer
+from aiokafka.admin import NewTopic
 from aiokafka.errors import KafkaConnectionError, MessageSizeTooLargeError
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
@@ -17,6 +18,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from streams import gateway as g
 from streams.settings import load
+from streams.topics import admin
 from tests.services import broker, free_port, listening, wait_for  # noqa: F401
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
@@ -203,6 +205,8 @@ def test_a_real_exporter_through_a_real_broker(broker):  # noqa: F811
         provider.shutdown()
 
     async def main() -> bytes:
+        async with admin(settings) as client:
+            await client.create_topics([NewTopic(topic, 1, 1)])
         stop = asyncio.Event()
         server = asyncio.create_task(g.serve(settings, stop))
         await asyncio.to_thread(wait_for, lambda: listening(port) or server.done(), "the gateway")

@@ -156,7 +156,7 @@ class OnRedis(StoreConformance):
 
 
 class TestFakeRedis(OnRedis):
-    URL = "redis_url"
+    URL = "embedded_redis_url"
 
     def test_cannot_tell_is_a_warning(self, store, run):
         [warning] = run(store.check())
