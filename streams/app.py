@@ -1,7 +1,7 @@
 """Faust wiring of the worker. Read this first.
 
     role      consumer group      reads       writes                         keeps
-    ingest    <prefix>-ingest     spans       journal, contracts, dead letters   nothing
+    ingest    <prefix>-ingest     spans, logs journal, contracts, dead letters   nothing
     evaluate  <prefix>-evaluate   journal     labels, violations, journal (closes)   state in Redis
 
 A role is one Faust app, because an app is one consumer group. A worker of several roles is one
@@ -119,9 +119,16 @@ class Worker:
     """One role: its Faust app, the batch in hand, and how it ends."""
 
     def __init__(
-        self, settings: Settings, role: Role, topic: topics.Topic, folder: str, health: Health
+        self,
+        settings: Settings,
+        role: Role,
+        topic: topics.Topic,
+        folder: str,
+        health: Health,
+        beside: Sequence[topics.Topic] = (),
     ) -> None:
-        largest = topic.max_message_bytes
+        """`beside`: topics of the same group and partition count, without a watchdog of their own."""
+        largest = max(t.max_message_bytes for t in (topic, *beside))
         self.app = build(settings, role, folder, largest)
         self._log = TopicLog(settings, topic.name, app_id(settings, role))
         self._watchdog = Watchdog(
@@ -134,6 +141,7 @@ class Worker:
         self._role = role
         self._take = take(settings, largest)
         self._topic = topic.name
+        self._beside = [t.name for t in beside]
         self._busy = asyncio.Lock()
         self._stopping = False
 
@@ -146,6 +154,7 @@ class Worker:
         """Hands batches of the topic to `handle` and acknowledges what it says is done."""
         channel = self.app.topic(
             self._topic,
+            *self._beside,
             key_type=bytes,
             value_type=bytes,
             key_serializer="raw",
@@ -163,7 +172,11 @@ class Worker:
                     for event in batch:
                         if done is None or event.message.partition in done:
                             event.ack()
-                    self._watchdog.done(r for r in records if done is None or r.partition in done)
+                    self._watchdog.done(
+                        raw
+                        for raw in records
+                        if raw.topic == self._topic and (done is None or raw.partition in done)
+                    )
 
         name = f"{self.app.conf.id}-agent"
         self.app.agent(channel, name=name, concurrency=1)(agent)
@@ -263,6 +276,7 @@ async def ingest(settings: Settings, stop: asyncio.Event, health: Health) -> Non
             await policy.refresh()
             role = Ingest(
                 spans=plan.spans.name,
+                logs=plan.logs.name,
                 journal=plan.journal.name,
                 partitions=settings.partitions,
                 services=settings.services,
@@ -270,7 +284,7 @@ async def ingest(settings: Settings, stop: asyncio.Event, health: Health) -> Non
                 sender=sender,
                 dead_letters=_dead_letters(settings),
             )
-            worker = Worker(settings, "ingest", plan.spans, folder, health)
+            worker = Worker(settings, "ingest", plan.spans, folder, health, [plan.logs])
             worker.assignment(lambda _: None, lambda: None)
             worker.consume(role.handle)
             await worker.run(stop, policy.follow())
@@ -323,7 +337,7 @@ _ROLES: Final[dict[Role, Callable[[Settings, asyncio.Event, Health], Awaitable[N
 
 def _raw(message: Any) -> Raw:
     timestamp = 0 if message.timestamp is None else round(message.timestamp * 1000)
-    return Raw(message.partition, message.offset, timestamp, message.value)
+    return Raw(message.partition, message.offset, timestamp, message.value, message.topic)
 
 
 def _dead_letters(settings: Settings) -> DeadLetters:

@@ -34,6 +34,8 @@ class Raw(msgspec.Struct, frozen=True, gc=False):
     offset: int
     timestamp: int
     value: bytes | None
+    topic: str = ""
+    """Where a consumer of several topics must know it."""
 
 
 class TopicLog:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from monitor.model import Lost, Observed
 from streams.dead_letters import DeadLetters, NothingReadableError
@@ -50,9 +52,10 @@ def kafka():
     return Kafka()
 
 
-def ingest(kafka, *values, services=(), halt=5):
+def ingest(kafka, *values, services=(), halt=5, topic=""):
     role = Ingest(
         spans="spans",
+        logs="logs",
         journal="journal",
         partitions=P,
         services=services,
@@ -60,7 +63,7 @@ def ingest(kafka, *values, services=(), halt=5):
         sender=kafka,
         dead_letters=DeadLetters("dead", partitions=P, max_bytes=100_000, halt=halt),
     )
-    asyncio.run(role.handle([Raw(3, n, 0, value) for n, value in enumerate(values)]))
+    asyncio.run(role.handle([Raw(3, n, 0, value, topic) for n, value in enumerate(values)]))
 
 
 def without_id(request: bytes, trace: str) -> bytes:
@@ -142,3 +145,30 @@ def test_what_a_hostile_reason_may_not_do(kafka):
     message = letters.letter("x\r\n\x1b[2J€" * 1000, "s", b"", None)
     assert all(0x21 <= byte <= 0x7E for _, value in message.headers for byte in value)
     assert sum(len(name) + len(value) for name, value in message.headers) < 10_000
+
+
+CAPTURES = Path(__file__).parent / "captures"
+
+
+def test_log_records_become_arrivals_that_name_their_span(kafka):
+    folder = CAPTURES / "pydantic-ai-1.0.0-v1-eventlogs" / "ok_parallel"
+    logs = [path.read_bytes() for path in sorted(folder.glob("*.logs.pb"))]
+    ingest(kafka, *logs, topic="logs")
+    told = [arrival.span for arrival in kafka.arrivals()]
+    assert [span.kind for span in told] == ["log"] * 3
+    assert [span.outputs[0].text for span in told][:2] == [None, None]
+    assert told[-1].outputs[0].text.startswith("Ticket TCK-1042 is open.")
+    assert len({span.parent for span in told}) == 3
+
+
+def test_what_is_no_logs_request_is_a_dead_letter(kafka):
+    ingest(kafka, b"junk", topic="logs")
+    assert kafka.letters() == [(b"not_otlp", b"logs:3:0:0", b"junk")]
+
+
+def test_other_log_records_are_passed_over(kafka):
+    request = ExportLogsServiceRequest()
+    record = request.resource_logs.add().scope_logs.add().log_records.add()
+    record.body.string_value = "gen_ai.choice is mentioned"
+    ingest(kafka, request.SerializeToString(), topic="logs")
+    assert (list(kafka.arrivals()), list(kafka.letters())) == ([], [])
