@@ -18,7 +18,7 @@ from monitor.contract import PolicySet
 from monitor.engine import Engine
 from monitor.errors import plain
 from monitor.label import Event
-from monitor.memory import MemoryPublisher, MemoryStore
+from monitor.memory import MemoryStore
 from monitor.model import Record
 from streams import topics
 from streams.errors import UserError
@@ -189,6 +189,24 @@ class KnownSets:
         return max(lives, default=0)
 
 
+class _Out:
+    """A `Publisher` that hands events to the caller. Nobody is asked for a reading: what was read
+    is in the journal."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+
+    async def publish(self, events: Sequence[Event]) -> None:
+        self._events += events
+
+    async def ask(self, requests: Sequence[object]) -> None:
+        del requests
+
+    def take(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+
 class Refold:
     """Records of one partition through the engine that the workers run, on a store of its own.
 
@@ -204,7 +222,7 @@ class Refold:
         tell: Callable[[str], None],
     ) -> None:
         self.partition = partition
-        self._out = MemoryPublisher()
+        self._out = _Out()
         self.engine = Engine(
             store,
             self._out,
@@ -217,8 +235,7 @@ class Refold:
     async def fold(self, records: Sequence[Record]) -> list[Event]:
         """The events that follow from consecutive records."""
         await self.engine.apply(self.partition, records, epoch=0)
-        events, self._out.events = self._out.events, []
-        return events
+        return self._out.take()
 
 
 def decoded(raws: Iterable[Raw], partitions: int, only: str | None = None) -> list[Record]:

@@ -28,7 +28,7 @@ def scratch(path: Path) -> sqlite3.Connection:
 
 
 class SpillingStore(MemoryStore):
-    """State of one partition during a replay.
+    """State during a replay.
 
     `path` is a file that does not exist yet; whoever made its folder removes it. `state_ttl` is in
     milliseconds: state that was last named longer ago counts as absent in the fold, and is dropped.
@@ -39,9 +39,10 @@ class SpillingStore(MemoryStore):
         self.state_ttl = state_ttl
         self._file = scratch(path)
         self._file.execute(
-            "CREATE TABLE closed (trajectory TEXT PRIMARY KEY, time INT, state BLOB)"
+            "CREATE TABLE closed (partition INT, trajectory TEXT, time INT, state BLOB,"
+            " PRIMARY KEY (partition, trajectory))"
         )
-        self._returned: set[str] = set()
+        self._returned: dict[int, set[str]] = {}
         self._newest = self._swept = 0
 
     @property
@@ -59,11 +60,11 @@ class SpillingStore(MemoryStore):
         return await super().load(partition, wanted)
 
     def _bring_back(self, partition: int, trajectory: str) -> None:
-        query = "SELECT state FROM closed WHERE trajectory = ?"
-        row = self._file.execute(query, (trajectory,)).fetchone()
+        query = "SELECT state FROM closed WHERE partition = ? AND trajectory = ?"
+        row = self._file.execute(query, (partition, trajectory)).fetchone()
         if row is not None:
             self.put(partition, trajectory, row[0])
-            self._returned.add(trajectory)
+            self._returned.setdefault(partition, set()).add(trajectory)
 
     async def save(
         self,
@@ -79,19 +80,18 @@ class SpillingStore(MemoryStore):
         outcome = await super().save(partition, expected, watermark, changes)
         if outcome != "written":
             return outcome
-        forgotten = [(name,) for name, change in changes.items() if change.head is None]
-        self._file.executemany("DELETE FROM closed WHERE trajectory = ?", forgotten)
+        forgotten = [(partition, name) for name, change in changes.items() if change.head is None]
+        query = "DELETE FROM closed WHERE partition = ? AND trajectory = ?"
+        self._file.executemany(query, forgotten)
         closed = {name for name, change in changes.items() if change.due is None}
-        unchanged = self._returned - changes.keys()
-        for name in unchanged:
+        for name in self._returned.pop(partition, set()) - changes.keys():
             self.entries[partition].pop(name, None)
         rows = [
-            (name, watermark.timestamp, state)
+            (partition, name, watermark.timestamp, state)
             for name in closed
             if (state := self.take(partition, name)) is not None
         ]
-        self._file.executemany("INSERT OR REPLACE INTO closed VALUES (?, ?, ?)", rows)
-        self._returned.clear()
+        self._file.executemany("INSERT OR REPLACE INTO closed VALUES (?, ?, ?, ?)", rows)
         self._sweep(partition, watermark.timestamp)
         return outcome
 

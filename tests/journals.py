@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import NewTopic
 
 from monitor.contract import Contract, PolicySet
 from monitor.engine import Engine
@@ -123,12 +124,20 @@ class Site:
         prefix = f"site{next(NUMBERS)}"
         self.settings = settings(broker, "redis://x", prefix, partitions=P, **more)
         self.plan = topics.plan(self.settings)
-        asyncio.run(topics.create(self.settings))
+        asyncio.run(self._create())
         for name in self.settings.model_fields_set:
             monkeypatch.setenv(f"AGENTTRUST_{name.upper()}", str(getattr(self.settings, name)))
         self.writer = EventWriter(
             labels=self.plan.labels.name, violations=self.plan.violations.name, partitions=P
         )
+
+    async def _create(self) -> None:
+        """All topics; the journal keeps the times that it is given, however old they are."""
+        name = self.plan.journal.name
+        kept = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
+        async with topics.admin(self.settings) as client:
+            await client.create_topics([NewTopic(name, P, 1, topic_configs=kept)])
+        await topics.create(self.settings)
 
     def messages(self, events: Sequence[Event]) -> list[KafkaMessage]:
         return [self.writer.message(event) for event in events]
