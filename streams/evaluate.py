@@ -207,7 +207,9 @@ class Evaluate:
         )
 
     async def _rebuild(self, partition: int, taken: Taken, committed: int, start: int) -> None:
-        """Folds again what the committed state must have held."""
+        """Folds again what the committed state must have held. What is left of it is removed: a
+        store that lost its watermark may have kept more."""
+        await self._store.reset(partition)
         last = await self._log.at(partition, committed - 1)
         if not isinstance(last, Raw):
             taken.folded = start - 1  # the commit belongs to another log

@@ -7,6 +7,7 @@ below, so that all of them lie in one slot and one script may touch them, on a R
 | key       | type   | holds                                                            |
 | --------- | ------ | ---------------------------------------------------------------- |
 | `@:w`     | string | watermark: msgpack [partition count, epoch, offset, index, time] |
+| `@:e`     | string | how many keys the Redis had evicted when the state was begun     |
 | `@:due`   | zset   | trajectory -> journal time (ms) at which its close falls due     |
 | `@:h:<t>` | string | head: the trajectory's small state, rewritten per batch          |
 | `@:f:<t>` | hash   | index fields: read only for the names that a batch brings        |
@@ -15,6 +16,11 @@ below, so that all of them lie in one slot and one script may touch them, on a R
 A head, field or content value starts with its owner: a byte of schema version and the 16 bytes of
 the trace id. Another owner or version raises `StoreCorrupt`: a connection that hands out another
 request's answer must not turn one trajectory's state into another's verdict.
+
+A Redis that evicts keys takes heads and leaves the watermark, so that nothing seems to be missing.
+Every load asks how many keys it has evicted; when that differs from `@:e`, the state is not to be
+trusted: it is removed, and folded again from the journal. (Who may not ask, as by an ACL, is told so
+by `check`.)
 
 Every key expires. The TTL is longer than the fold looks back, so it only removes what would be
 ignored; apart from it, keys go away with `Saving(head=None)` and with `reset`, nowhere else.
@@ -53,10 +59,20 @@ _CALL: Final = 15.0
 # says "out of memory", "read only replica", "loading", "cluster down".
 FAILURES: Final = (RedisError, RedisClusterException, OSError, TimeoutError)
 
-_LOAD: Final = """
-local out, at = {redis.call('GET', KEYS[1])}, 1
+_EVICTED: Final = """
+local function evicted()
+  local info = redis.pcall('INFO', 'stats')
+  if type(info) ~= 'string' then return '' end
+  return string.match(info, 'evicted_keys:(%d+)') or ''
+end
+"""
+_MARK: Final = f"""{_EVICTED}
+return {{redis.call('GET', KEYS[1]), evicted(), redis.call('GET', KEYS[2])}}
+"""
+_LOAD: Final = f"""{_EVICTED}
+local out, at = {{redis.call('GET', KEYS[1]), evicted()}}, 1
 for t = 1, tonumber(ARGV[1]) do
-  local head, last, fields, content = 3 * t - 1, at + 2 + tonumber(ARGV[at + 1]), {}, false
+  local head, last, fields, content = 3 * t - 1, at + 2 + tonumber(ARGV[at + 1]), {{}}, false
   for from = at + 3, last, 1000 do
     local some = redis.call('HMGET', KEYS[head + 1], unpack(ARGV, from, math.min(from + 999, last)))
     for _, value in ipairs(some) do fields[#fields + 1] = value end
@@ -64,7 +80,7 @@ for t = 1, tonumber(ARGV[1]) do
   if ARGV[at + 2] == '1' then
     fields, content = redis.call('HGETALL', KEYS[head + 1]), redis.call('HGETALL', KEYS[head + 2])
   end
-  out[t + 1], at = {redis.call('GET', KEYS[head]), fields, content}, last
+  out[t + 2], at = {{redis.call('GET', KEYS[head]), fields, content}}, last
 end
 return out
 """
@@ -139,6 +155,7 @@ class RedisStore:
         self._patience = patience
         self._sha: dict[str, str] = {}
         self._seen: dict[int, Watermark] = {}
+        self._evicted: dict[int, bytes] = {}
 
     @classmethod
     async def connect(
@@ -172,7 +189,8 @@ class RedisStore:
     ) -> tuple[Watermark | None, dict[str, Loaded]]:
         """Watermark and state in one script call: a consistent view.
 
-        Raises StoreBehind when the watermark is older than one that this object has seen.
+        Raises StoreBehind when the watermark is older than one that this object has seen, or keys
+        have been evicted.
         """
         tag = self._tag(partition)
         keys = [f"{tag}:w"]
@@ -181,7 +199,8 @@ class RedisStore:
             keys += (f"{tag}:h:{trajectory}", f"{tag}:f:{trajectory}", f"{tag}:c:{trajectory}")
             fields = () if want.content else want.fields
             args += (len(fields), 1 if want.content else 0, *fields)
-        mark, *values = await self._script("load", _LOAD, keys, args)
+        mark, evicted, *values = await self._script("load", _LOAD, keys, args)
+        self._compare(partition, evicted)
         loaded = {}
         for (trajectory, want), (head, fields, content) in zip(wanted.items(), values, strict=True):
             owner = _owner(trajectory)
@@ -238,16 +257,47 @@ class RedisStore:
     # -- for whoever owns the partition ------------------------------------------------------
 
     async def watermark(self, partition: int) -> Watermark | None:
-        """What of the journal is folded into the state, whatever was seen before."""
+        """What of the journal is folded into the state, whatever was seen before.
+
+        None, and the state is removed, when keys were evicted since it was begun.
+        """
         self._seen.pop(partition, None)
-        return await self.kept(partition)
+        raw, evicted, before = await self._marked(partition)
+        self._evicted[partition] = evicted
+        if evicted and int(evicted) != int(before or 0):
+            log.error(
+                "partition %d: the Redis has evicted keys (%s, it was %s): its state is not trusted",
+                *(partition, evicted.decode(), (before or b"0").decode()),
+            )
+            await self.reset(partition, watermark=True)
+            key = f"{self._tag(partition)}:e"
+            await self._call("watermark", lambda: self._client.set(key, evicted, ex=self._ttl))
+            return None
+        return self._kept(partition, self._watermark(raw))
 
     async def kept(self, partition: int) -> Watermark | None:
         """The watermark. Raises StoreBehind when it is older than one that was seen: a Redis that
-        was flushed or restored while nobody read it."""
-        key = f"{self._tag(partition)}:w"
-        raw = await self._call("watermark", lambda: self._client.get(key))
+        was flushed or restored while nobody read it, or has evicted keys."""
+        raw, evicted, _ = await self._marked(partition)
+        self._compare(partition, evicted)
         return self._kept(partition, self._watermark(raw))
+
+    async def _marked(self, partition: int) -> tuple[bytes | None, bytes, bytes | None]:
+        """The stored watermark, how many keys the Redis has evicted (empty: it does not tell), and
+        how many it had when the state was begun."""
+        tag = self._tag(partition)
+        keys = [f"{tag}:w", f"{tag}:e"]
+        raw, evicted, before = await self._script("watermark", _MARK, keys, [])
+        return raw, evicted, before
+
+    def _compare(self, partition: int, evicted: bytes) -> None:
+        """Raises StoreBehind when keys were evicted since the partition was taken over."""
+        before = self._evicted.setdefault(partition, evicted)
+        if evicted != before:
+            raise StoreBehind(
+                f"partition {partition}: the Redis evicts keys ({before.decode()} before,"
+                f" {evicted.decode()} now)"
+            )
 
     def _kept(self, partition: int, mark: Watermark | None) -> Watermark | None:
         seen = self._seen.get(partition)
@@ -257,17 +307,21 @@ class RedisStore:
             self._seen[partition] = mark
         return mark
 
-    async def reset(self, partition: int) -> None:
+    async def reset(self, partition: int, *, watermark: bool = False) -> None:
         """Removes the state of a log that is no more. The watermark stays, for its epoch; so a
-        crash half way only means that this is done again.
+        crash half way only means that this is done again. With `watermark` it goes too, first of
+        all, for the same reason.
         """
         tag = self._tag(partition)
-        keep = f"{tag}:w".encode()
+        mark = f"{tag}:w"
+        keep = {f"{tag}:e".encode(), mark.encode()}
+        if watermark:
+            await self._call("reset", lambda: self._client.unlink(mark))
 
         async def remove() -> None:
             # On a cluster, a pattern with a hash tag is still asked of every primary.
             async for key in self._client.scan_iter(match=f"{_escaped(tag)}:*", count=1000):
-                if key != keep:
+                if key not in keep:
                     await self._client.unlink(key)
 
         await self._call("reset", remove)

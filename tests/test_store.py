@@ -7,9 +7,10 @@ import time
 import pytest
 import redis
 
+from monitor.engine import StoreBehind
 from monitor.memory import MemoryStore
 from monitor.ports import Saving, Wanted, Watermark
-from streams.store import RedisStore, StoreCorrupt, StoreUnsafe
+from streams.store import SCHEMA, RedisStore, StoreCorrupt, StoreUnsafe
 from tests.services import (  # noqa: F401
     free_port,
     redis_cluster_url,
@@ -205,6 +206,42 @@ def test_a_redis_that_evicts_is_refused(tmp_path, run):
         with pytest.raises(StoreUnsafe, match="allkeys-lru"):
             run(store.check())
         run(store.close())
+
+
+def test_evicted_keys_are_noticed_and_the_state_is_begun_anew(tmp_path, run):
+    port = free_port()
+    url = f"redis://127.0.0.1:{port}"
+
+    async def connect() -> RedisStore:
+        return await RedisStore.connect(url, prefix="x", partitions=2, ttl=TTL, patience=1)
+
+    async def scenario(raw):
+        store = await connect()
+        assert await store.watermark(0) is None
+        await store.save(0, None, mark(1), {A: Saving(b"head", {"x": b"1"}, {"y": b"2"})})
+        raw.config_set("maxmemory-policy", "allkeys-random")
+        raw.config_set("maxmemory", raw.info("memory")["used_memory"] + 200_000)
+        for number in range(1000):
+            raw.set(f"other {number}", "x" * 1000)
+        evicted = raw.info("stats")["evicted_keys"]
+        assert evicted > 0
+        for look in (store.load(0, {A: FULL}), store.kept(0)):
+            with pytest.raises(StoreBehind, match="evicts keys"):
+                await look
+        raw.config_set("maxmemory", 0)
+        another = await connect()
+        assert await another.watermark(0) is None
+        assert raw.keys("{x:*:0}:*") == [f"{{x:{SCHEMA}:0}}:e".encode()]
+        await another.save(0, None, mark(2), {A: Saving(b"head")})
+        await another.close()
+        third = await connect()
+        assert await third.watermark(0) == mark(2)
+        assert (await third.load(0, {A: FULL}))[0] == mark(2)
+        await third.close()
+        await store.close()
+
+    with start_redis_server(port, tmp_path), redis.Redis(port=port) as raw:
+        run(scenario(raw))
 
 
 def test_an_outage_is_waited_for(tmp_path, run, caplog):
