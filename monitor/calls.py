@@ -54,7 +54,7 @@ class LogicalCall(msgspec.Struct, array_like=True, gc=False):
     @property
     def readable(self) -> bool:
         """Its result, or its failure, can be read whole."""
-        return self.error is not None or (self.result is not None and self.result_unseen is None)
+        return self.result_unseen is None and (self.error is not None or self.result is not None)
 
 
 class Group(msgspec.Struct, gc=False):

@@ -279,6 +279,8 @@ class Step(Struct, frozen=True):
     agent: str | None = None
     span_id: str | None = None
     text: str | None = None
+    run: str | None = None
+    """Span id of the run root, in a trajectory of several runs."""
 
 
 # -- judgement -----------------------------------------------------------------------------

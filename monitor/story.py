@@ -17,7 +17,15 @@ def steps(prefix: Prefix) -> list[Step]:
     found += [(call.step, _call(call, prefix)) for call in prefix.calls]
     found += [(a.step, _answer(a)) for a in prefix.answers if a.text is not None]
     found.sort(key=lambda pair: pair[0])
-    return [step for _, step in found]
+    if len(prefix.roots) < 2:
+        return [step for _, step in found]
+    return [msgspec.structs.replace(step, run=_run(step, prefix)) for _, step in found]
+
+
+def _run(step: Step, prefix: Prefix) -> str | None:
+    """The root of the run that a step is part of; None where the way up to it is not known."""
+    at = prefix.places.get(step.span_id or "")
+    return at.root if at is not None else None
 
 
 def user_request(prefix: Prefix) -> str | None:

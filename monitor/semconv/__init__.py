@@ -81,7 +81,12 @@ _EXCEPTION: Final = "exception"
 _TYPE: Final = "error.type"
 _ERROR_KEYS: Final = frozenset({_TYPE, "exception.message", "exception.type"})
 
-EXACT: Final = _ERROR_KEYS.union(*(dialect.KEYS for dialect in DIALECTS))
+_SPAN_TYPE: Final = "logfire.span_type"
+_PENDING: Final = "pending_span"
+"""Logfire sends one when a span begins, with an id of its own and the span as its parent. It tells
+nothing that the span will not tell."""
+
+EXACT: Final = (_ERROR_KEYS | {_SPAN_TYPE}).union(*(dialect.KEYS for dialect in DIALECTS))
 """Attributes that a transport must hand over."""
 PREFIXES: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.PREFIXES)
 """Beginnings of further ones."""
@@ -108,10 +113,11 @@ def normalise(raw: RawSpan) -> Span:
     the tree. Times are kept as sent, within 63 bits; an end before the start becomes the start.
     """
     content = _NOTHING
-    for dialect in DIALECTS:
-        if (found := dialect.read(raw)) is not None:
-            content = found
-            break
+    if raw.attributes.get(_SPAN_TYPE) != _PENDING:
+        for dialect in DIALECTS:
+            if (found := dialect.read(raw)) is not None:
+                content = found
+                break
     error = content.error
     if content.kind != "other" and (
         raw.status == STATUS_ERROR or raw.events or _TYPE in raw.attributes

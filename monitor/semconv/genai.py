@@ -43,7 +43,6 @@ ALL_EVENTS: Final = "all_messages_events"
 FINAL_RESULT: Final = "final_result"
 NEW_MESSAGES: Final = "pydantic_ai.new_message_index"
 """Where this run's messages begin in `ALL_MESSAGES`; absent for 0."""
-SPAN_TYPE: Final = "logfire.span_type"
 EVENTS: Final = "events"
 _AGENTS: Final = (AGENT, "agent_name", "traceloop.association.properties.lc_agent_name")
 _CONVERSATIONS: Final = (
@@ -79,7 +78,6 @@ KEYS: frozenset[str] = frozenset(
         ALL_MESSAGES,
         FINAL_RESULT,
         NEW_MESSAGES,
-        SPAN_TYPE,
         ALL_EVENTS,
         EVENTS,
         _STATUS,
@@ -113,7 +111,7 @@ def read(raw: RawSpan) -> Content | None:
     kind = _kind(raw)
     if kind is None:
         return None
-    if attributes.get(TOOL) == _NO_TOOL or attributes.get(SPAN_TYPE) == "pending_span":
+    if attributes.get(TOOL) == _NO_TOOL:
         return Content(kind="other")
     if raw.events:
         raw = details(raw)

@@ -157,7 +157,10 @@ def within(text: str | None, key: str) -> str | None:
     if text is None or not text.startswith(f'{{"{key}":'):
         return text
     found = fields(text.encode())
-    return shown_raw(bytes(found[key]))[0] if found is not None and len(found) == 1 else text
+    if found is None or len(found) != 1:
+        return text
+    data = bytes(found[key])
+    return "null" if data == b"null" else shown_raw(data)[0]
 
 
 def taken_out(text: str, depth: int = _DEPTH) -> Result:
