@@ -16,7 +16,8 @@ from streams.settings import Settings
 from tests.services import ROOT
 
 DEPLOY = ROOT / "deploy"
-BASE, SCALED = DEPLOY / "k8s" / "base", DEPLOY / "k8s" / "scaled"
+K8S = DEPLOY / "k8s"
+BASE, SCALED, SECURE = K8S / "base", K8S / "scaled", K8S / "secure"
 COMPOSE_FILE = ROOT / "docker-compose.yml"
 COLLECTOR_FILE = DEPLOY / "collector.yaml"
 DOCKERFILE = DEPLOY / "Dockerfile"
@@ -67,9 +68,9 @@ def container(workload: dict[str, Any]) -> dict[str, Any]:
     return only
 
 
-def literals() -> dict[str, str]:
+def literals(folder: Path = BASE) -> dict[str, str]:
     """The settings that all pods share."""
-    generator = next(g for g in read(BASE / "kustomization.yaml")["configMapGenerator"])
+    (generator,) = read(folder / "kustomization.yaml")["configMapGenerator"]
     return dict(line.split("=", 1) for line in generator["literals"])
 
 

@@ -23,6 +23,7 @@ from tests.deployed import (
     OBJECTS,
     PLAN,
     SCALED,
+    SECURE,
     call,
     container,
     instructions,
@@ -34,14 +35,8 @@ from tests.deployed import (
 from tests.services import ROOT
 
 PAGE = ROOT / "docs" / "operations.md"
-FILES = [
-    COMPOSE_FILE,
-    COLLECTOR_FILE,
-    DOCKERFILE,
-    PAGE,
-    *sorted(BASE.iterdir()),
-    *sorted(SCALED.iterdir()),
-]
+FILES = [COMPOSE_FILE, COLLECTOR_FILE, DOCKERFILE, PAGE]
+FILES += [path for folder in (BASE, SCALED, SECURE) for path in sorted(folder.iterdir())]
 STARTED = list(started())
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import ssl
 
 import kubernetes_validate
 import pytest
@@ -24,6 +26,7 @@ from tests.deployed import (
     OBJECTS,
     PLAN,
     SCALED,
+    SECURE,
     WORKLOADS,
     call,
     container,
@@ -49,28 +52,68 @@ def test_a_wrong_manifest_is_found():
         kubernetes_validate.validate(wrong, KUBERNETES, strict=True)
 
 
-@pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl to build with")
-@pytest.mark.parametrize("folder", [BASE, SCALED])
-def test_the_whole_builds(folder):
+def built(folder):
+    """What kubectl makes of a folder, each object checked."""
     told = call(["kubectl", "kustomize", str(folder)])
     assert (told.returncode, told.stderr) == (0, "")
-    built = list(yaml.safe_load_all(told.stdout))
-    for manifest in built:
+    found = list(yaml.safe_load_all(told.stdout))
+    for manifest in found:
         if manifest["apiVersion"] != "keda.sh/v1alpha1":
             kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
         assert manifest["kind"] == "Namespace" or manifest["metadata"]["namespace"] == "agenttrust"
-    contracts = named(built, "ConfigMap")["agenttrust-contracts"]["data"]
+    return found
+
+
+def workloads(objects):
+    return [o for o in objects if o["kind"] in {"Deployment", "Job"}]
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl to build with")
+@pytest.mark.parametrize("folder", [BASE, SCALED])
+def test_the_whole_builds(folder):
+    objects = built(folder)
+    contracts = named(objects, "ConfigMap")["agenttrust-contracts"]["data"]
     assert set(contracts) == {path.name for path in (DEPLOY / "contracts").glob("*.yaml")}
-    names = set(named(built, "ConfigMap"))
-    for workload in (o for o in built if o["kind"] in {"Deployment", "Job"}):
-        pod = workload["spec"]["template"]["spec"]
+    names = set(named(objects, "ConfigMap"))
+    assert len(workloads(objects)) == 4
+    for workload in workloads(objects):
+        volumes = workload["spec"]["template"]["spec"]["volumes"]
         spec = container(workload)
         used = {source["configMapRef"]["name"] for source in spec["envFrom"]}
-        used |= {v["configMap"]["name"] for v in pod["volumes"] if "configMap" in v}
+        used |= {volume["configMap"]["name"] for volume in volumes if "configMap" in volume}
         assert used <= names
         assert IMAGE.match(spec["image"])
         scaled = folder == SCALED and workload["metadata"]["name"] in {"ingest", "evaluate"}
         assert workload["kind"] == "Job" or ("replicas" in workload["spec"]) != scaled
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl to build with")
+def test_a_secured_kafka_is_reached_by_all(tmp_path, monkeypatch):
+    whole = {
+        "resources": [os.path.relpath(BASE, tmp_path)],
+        "components": [os.path.relpath(SECURE, tmp_path)],
+        "namespace": "agenttrust",
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(whole))
+    objects = built(tmp_path)
+    (data,) = (m["data"] for name, m in named(objects, "ConfigMap").items() if "settings" in name)
+    assert data == literals() | literals(SECURE)
+    for workload in workloads(objects):
+        mounted = {m["name"]: m["mountPath"] for m in container(workload)["volumeMounts"]}
+        volumes = {v["name"]: v for v in workload["spec"]["template"]["spec"]["volumes"]}
+        assert volumes["kafka"]["secret"] == {"secretName": "agenttrust-kafka"}
+        assert data["AGENTTRUST_KAFKA_PASSWORD_FILE"].startswith(mounted["kafka"] + "/")
+
+    authorities = ssl.get_default_verify_paths().cafile
+    if authorities is None:
+        pytest.skip("no certificates of authorities on this machine")
+    (tmp_path / "password").write_text("correct horse\n")
+    shutil.copy(authorities, tmp_path / "ca.crt")
+    for name, value in data.items():
+        monkeypatch.setenv(name, value.replace("/etc/agenttrust/kafka", str(tmp_path)))
+    arguments = Settings().kafka_args()
+    assert arguments["security_protocol"] == "SASL_SSL"
+    assert arguments["sasl_plain_password"] == "correct horse"
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w["metadata"]["name"])
