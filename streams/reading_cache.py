@@ -11,10 +11,12 @@ attempt. Keys expire; nothing but cost depends on them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from streams.patience import PATIENCE, patiently
+
+T = TypeVar("T")
 
 
 class ReadingCache:
@@ -53,7 +55,7 @@ class ReadingCache:
     def _name(self, key: str) -> str:
         return f"{self._prefix}:llm:reading:{key}"
 
-    async def _patiently(self, what: str, attempt: Any) -> Any:
+    async def _patiently(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
         return await patiently(
             f"state store: readings, {what}", attempt, self._failures, patience=self._patience
         )

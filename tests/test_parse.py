@@ -16,11 +16,12 @@ from redis.exceptions import RedisError
 from monitor.model import Reading
 from monitor.prompt import item_id, messages
 from monitor.reading import ParseRequest, Shown, parser_digest
+from streams.batches import Batches, Cut
 from streams.dead_letters import DeadLetters
 from streams.events import Message
 from streams.journal import decode
 from streams.llm import Config, Llm
-from streams.parse import Limits, Parse
+from streams.parse import Parse
 from streams.reading_cache import ReadingCache
 from streams.requests import RequestWriter
 from streams.spending import Budget, Price
@@ -39,6 +40,7 @@ from tests.llm_server import (
 )
 
 PARTITIONS = 4
+PRICES = {"scripted": Price(input=1, output=10), "m": Price(input=1, output=10)}
 
 
 def ask(number: int = 0, **more: Any) -> ParseRequest:
@@ -78,8 +80,8 @@ class World:
                 service=more.pop("service", Spending()), failures=(RedisError,),
                 clock=lambda: self.now,
             ),
-            prices={"scripted": Price(input=1, output=10), "m": Price(input=1, output=10)},
-            limits=Limits(**{"items": 4, "tokens": 10_000, "expired": 300.0, **more}),
+            batches=Batches(self.llm, PRICES, Cut(items=4, tokens=10_000)),
+            expired=300.0,
             policy_sets=self,
             sender=self,
             dead_letters=DeadLetters("dead", partitions=PARTITIONS, max_bytes=100_000, halt=10),
