@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from monitor.model import RequestedCall, ReturnedResult, Span, Unseen
+from monitor.model import Message, RequestedCall, ReturnedResult, Span, Unseen
 from monitor.places import Place, Position, ancestors
 from monitor.turns import Turn
 
@@ -108,8 +108,17 @@ def find_requested(turns: list[Turn]) -> list[LogicalCall]:
                 call = _call(asked, turn, index)
                 if asked.call_id is not None:
                     said[asked.call_id, asked.tool] = (call, turn.place)
+                    _run_by_provider(call, message)
                 calls.append(call)
     return calls
+
+
+def _run_by_provider(call: LogicalCall, message: Message) -> None:
+    """A result beside the call: the model's provider ran it, and no span tells of it."""
+    for returned in message.results:
+        if returned.call_id == call.call_id:
+            quote(call, returned)
+            call.executed = True
 
 
 def _call(asked: RequestedCall, turn: Turn, index: int) -> LogicalCall:

@@ -114,6 +114,8 @@ def _append_turn(
         or (not head.mute and not mute and not _follows(span, fields))
     ):
         return False
+    if any(message.results for message in span.outputs):
+        return False
     quotes = _quotes(head, span, fields)
     asked = [call for message in span.outputs for call in message.calls]
     ids = {call.call_id for call in asked}

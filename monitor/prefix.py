@@ -136,7 +136,7 @@ def _answers(turns: list[Turn]) -> tuple[list[Answer], int | None]:
     outermost = min((turn.depth for turn in candidates), default=None)
     spoken = [turn for turn in candidates if turn.depth == outermost]
     return [
-        Answer(turn.span.span_id, turn.place.position(), turn.place.agent, turn.text, turn.hidden)
+        Answer(turn.span.span_id, turn.answered_at, turn.place.agent, turn.text, turn.hidden)
         for turn in spoken
         if turn.text is not None or turn is spoken[-1]
     ], outermost

@@ -100,7 +100,7 @@ def _last_answer(prefix: Prefix, judge: Judge | None) -> LastAnswer | None:
         if not turns:
             return None
         calls = [call for call in prefix.calls if judge.judges(call.agent)]
-        here = turns[-1].place.position()
+        here = turns[-1].answered_at
         follows = not calls or here > calls[-1].position
         shown, text, span_id = True, turns[-1].text, turns[-1].span.span_id
         step = sum(call.position < here for call in prefix.calls)

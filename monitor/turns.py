@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from monitor.model import Message, Span, Unseen, digest
-from monitor.places import Place, ancestors
+from monitor.places import Place, Position, ancestors
 
 
 class Turn(msgspec.Struct, gc=False):
@@ -35,6 +35,12 @@ class Turn(msgspec.Struct, gc=False):
         return answer_text(self.span)
 
     @property
+    def answered_at(self) -> Position:
+        """Where its text stands: after the calls that the same output tells of."""
+        calls = sum(len(message.calls) for message in self.span.outputs)
+        return self.place.position(calls + 1 if calls else 0)
+
+    @property
     def mute(self) -> bool:
         """Nobody can tell whether it answered."""
         return is_mute(self.span)
@@ -43,12 +49,19 @@ class Turn(msgspec.Struct, gc=False):
 def answer_text(span: Span) -> str | None:
     """The text with which a turn ends; None for a turn with calls or one that shows no text.
 
-    The output of an agent span is its whole run, so there only the last message counts.
+    The output of an agent span is its whole run, so there only the last message counts. A call whose
+    result stands beside it was run by the provider, and its message may go on to answer.
     """
     said = span.outputs[-1:] if span.kind == "agent" else span.outputs
-    if any(m.calls or m.results for m in said):
-        return None
-    texts = [m.text for m in said if m.text is not None]
+    texts: list[str] = []
+    for message in said:
+        if message.results and message.role != "assistant":
+            return None
+        given = {result.call_id for result in message.results}
+        if any(call.call_id is None or call.call_id not in given for call in message.calls):
+            return None
+        if message.text is not None:
+            texts.append(message.text)
     return "".join(texts) if texts else None
 
 

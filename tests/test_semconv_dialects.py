@@ -536,3 +536,61 @@ def test_adk_legacy_hides_arguments_and_results_as_empty_objects():
     hidden, empty = tool("{}", "{}"), tool("{}", '{"ok": true}')
     assert (hidden.arguments, hidden.result) == (None, None)
     assert (empty.arguments, empty.result) == ("{}", '{"ok":true}')
+
+
+def test_a_call_that_the_provider_ran_is_executed_and_its_message_answers():
+    spans = Spans()
+    parts = [
+        {
+            "type": "server_tool_call",
+            "id": "srv_1",
+            "name": "web_search",
+            "server_tool_call": {"type": "web_search", "query": "KB-77"},
+        },
+        {
+            "type": "server_tool_call_response",
+            "id": "srv_1",
+            "server_tool_call_response": {"type": "web_search", "hits": 4},
+        },
+        {"type": "text", "content": ANSWER},
+    ]
+    spans.add(
+        "chat m",
+        {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.input.messages": j(genai_messages()[:1]),
+            "gen_ai.output.messages": j([{"role": "assistant", "parts": parts}]),
+        },
+    )
+    prefix = derive(spans.known())
+    (call,) = prefix.calls
+    assert (call.tool, call.call_id, call.executed) == ("web_search", "srv_1", True)
+    assert json.loads(call.arguments) == {"type": "web_search", "query": "KB-77"}
+    assert json.loads(call.result) == {"type": "web_search", "hits": 4}
+    assert final_answer(prefix) == ANSWER
+    assert prefix.answered
+
+
+def test_steps_of_several_runs_name_their_run():
+    spans = Spans()
+    chat = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.input.messages": j(genai_messages()[:1]),
+        "gen_ai.output.messages": j(said(ANSWER)),
+    }
+    roots = [spans.add("chat m", chat), spans.add("chat m", chat)]
+    told = steps(derive(spans.known()))
+    assert [step.run for step in told if step.type == "answer"] == roots
+    only = steps(derive({roots[0]: spans.known()[roots[0]]}))
+    assert {step.run for step in only} == {None}
+
+
+def test_a_pending_span_of_any_dialect_is_no_step():
+    spans = Spans()
+    pending = {
+        "logfire.span_type": "pending_span",
+        "openinference.span.kind": "TOOL",
+        "tool.name": "get",
+    }
+    spans.add("get", pending, parent="f" * 16)
+    assert derive(spans.known()).calls == []

@@ -253,7 +253,6 @@ _NESTED: Final = {
     "functionCall",
     "function_response",
     "functionResponse",
-    "server_tool_call",
 }
 
 
