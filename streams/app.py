@@ -50,6 +50,7 @@ from streams.patience import PATIENCE, words
 from streams.policy_sets import PolicySetLog, PolicySource
 from streams.processes import until_stopped
 from streams.requests import RequestWriter
+from streams.security import credentials
 from streams.sender import KafkaPublisher, Sender
 from streams.settings import Settings, variable
 from streams.store import RedisStore, StoreCorrupt, StoreUnsafe
@@ -92,6 +93,7 @@ def build(settings: Settings, role: Role, folder: str, largest: int) -> faust.Ap
     return faust.App(
         app_id(settings, role),
         broker=[f"kafka://{server}" for server in settings.kafka_bootstrap.split(",")],
+        broker_credentials=credentials(settings.kafka_args()),
         datadir=folder,
         store="memory://",
         web_enabled=False,
@@ -360,6 +362,7 @@ async def _store(settings: Settings) -> AsyncIterator[RedisStore]:
     """The store, checked: nothing may evict, and the partition counts agree."""
     store = await RedisStore.connect(
         settings.redis_url,
+        access=settings.redis_args(),
         prefix=settings.topic_prefix,
         partitions=settings.partitions,
         ttl=2 * settings.state_ttl + settings.allowed_lag,

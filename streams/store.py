@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Self
 
@@ -37,7 +38,13 @@ import msgspec
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    NoScriptError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+)
 
 from monitor.engine import StoreBehind
 from monitor.head import STATE_VERSION
@@ -45,6 +52,7 @@ from monitor.ports import Loaded, SaveOutcome, Saving, Wanted, Watermark
 from streams import metrics, telemetry
 from streams.errors import UserError
 from streams.patience import PATIENCE, patiently, words
+from streams.setting_values import redacted, variable
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +131,25 @@ class StoreUnsafe(UserError):  # noqa: N818 - as above
     """The Redis is set up so that it may drop state silently; the text says what to change."""
 
 
+class StoreRefused(UserError):  # noqa: N818 - as above
+    """The Redis wants other credentials or certificates; the text names the settings."""
+
+
+def _refusal(error: RedisError) -> str | None:
+    """What waiting cannot mend, None for an outage."""
+    if isinstance(error, AuthenticationError):
+        told = f"refuses the credentials ({words(error)})"
+        return f"{told}; see {variable('redis_username')}, {variable('redis_password_file')}"
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"shows a certificate that fails: {cause.verify_message}; see {variable('redis_ca')}"
+    if cause is not None:
+        return f"does not speak TLS as asked ({words(cause)}); see {variable('redis_url')}"
+    return None
+
+
 class _Stored(msgspec.Struct, array_like=True):
     """A watermark as it is written."""
 
@@ -159,12 +186,22 @@ class RedisStore:
 
     @classmethod
     async def connect(
-        cls, url: str, *, prefix: str, partitions: int, ttl: float, patience: float = PATIENCE
+        cls,
+        url: str,
+        *,
+        prefix: str,
+        partitions: int,
+        ttl: float,
+        patience: float = PATIENCE,
+        access: Mapping[str, Any] | None = None,
     ) -> Self:
         """Opens the store at a redis:// or rediss:// URL; finds out by itself whether it is a
-        Redis Cluster.
+        Redis Cluster. `access` is `Settings.redis_args()`: credentials and certificates.
+
+        Raises StoreRefused at once when the Redis wants other ones.
         """
         options: dict[str, Any] = {"socket_timeout": _CALL, "socket_connect_timeout": 5.0}
+        options.update(access or {})
         client: Any = Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options)
 
         async def is_cluster() -> bool:
@@ -172,6 +209,10 @@ class RedisStore:
                 info: dict[str, Any] = await client.info("cluster")
             except ResponseError:  # an embedded or restricted Redis: no INFO
                 return False
+            except RedisError as error:
+                if (why := _refusal(error)) is not None:
+                    raise StoreRefused(f"the Redis at {redacted(url)} {why}") from error
+                raise
             return bool(info.get("cluster_enabled"))
 
         if await patiently("state store", is_cluster, FAILURES, patience=patience):

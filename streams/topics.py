@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
@@ -19,6 +20,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from streams.errors import UserError
+from streams.security import refusal
 from streams.settings import Settings
 
 RECORD_BYTES: Final = 1024**2
@@ -26,6 +28,8 @@ RECORD_BYTES: Final = 1024**2
 
 _ENVELOPE: Final = 64 * 1024
 """Room for headers and batch overhead above the gateway's largest message."""
+_APPEAR: Final = 10.0
+"""Seconds within which a topic that was made is known to the brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,7 @@ async def admin(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]:
         await client.start()
     except (KafkaError, OSError) as error:
         await client.close()
-        raise TopicsError(f"no Kafka broker answers at {settings.kafka_bootstrap}") from error
+        raise TopicsError(await refusal(settings.kafka_args())) from error
     try:
         yield client
     finally:
@@ -171,6 +175,7 @@ async def create(settings: Settings) -> list[Outcome]:
             before = await partition_counts(client, [t.name for t in topics])
             missing = [t for t in topics if t.name not in before]
             made = await _create(client, missing, settings.replication)
+            await _appear(client, made)
             differences = await _differences(client, topics, before, settings.replication)
         except KafkaError as error:
             raise TopicsError(f"the broker refused: {_words(error)}") from error
@@ -194,6 +199,17 @@ async def _create(client: AIOKafkaAdminClient, topics: list[Topic], replication:
         elif error is not TopicAlreadyExistsError:  # another `topics create` at the same time
             raise TopicsError(f"topic {name} was refused: {message[0] or error.description}")
     return made
+
+
+async def _appear(client: AIOKafkaAdminClient, names: set[str]) -> None:
+    """Waits until the broker knows what its controller has made, so that whoever starts next finds
+    the topics. A broker that takes longer than that is told nothing new by waiting.
+    """
+    deadline = time.monotonic() + _APPEAR
+    while names - (await partition_counts(client, sorted(names))).keys():
+        if time.monotonic() > deadline:
+            return
+        await asyncio.sleep(0.05)
 
 
 async def _differences(
