@@ -6,11 +6,16 @@ import itertools
 import json
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from monitor.model import Span
 from monitor.prefix import derive
-from monitor.semconv import RawEvent, RawSpan, normalise, wanted, wanted_of_event
+from monitor.semconv import EXACT, RawEvent, RawSpan, normalise, wanted, wanted_of_event
+from monitor.semconv.events import EVENT_KEYS, NAMES
+from monitor.semconv.limits import SPAN_LIMIT
 from monitor.story import final_answer, steps, user_request
 
 TRACE = "ab" * 16
@@ -594,3 +599,76 @@ def test_a_pending_span_of_any_dialect_is_no_step():
     }
     spans.add("get", pending, parent="f" * 16)
     assert derive(spans.known()).calls == []
+
+
+FLAT = [
+    "llm.input_messages.0.message.role",
+    "llm.input_messages.0.message.contents.0.message_content.text",
+    "llm.output_messages.0.message.tool_calls.0.tool_call.function.name",
+    "llm.output_messages.0.message.tool_calls.x.tool_call",
+    "llm.output_messages.99999999.message.content",
+    "gen_ai.prompt.0.role",
+    "gen_ai.prompt.0.content",
+    "gen_ai.completion.0.tool_calls.0.name",
+    "gen_ai.completion.0",
+    "gen_ai.completion.0.content",
+]
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+shaped = st.sampled_from(
+    [
+        j(genai_messages()),
+        j({"messages": [[{"lc": 1, "id": ["AIMessage"], "kwargs": {"content": 7}}]]}),
+        j([{"message": {"message": {"message": {"message": {"message": 1}}}}}]),
+        j({"output": {"output": {"tool_call_id": [], "content": {"content": []}}}}),
+        j({"args": 7, "kwargs": []}),
+        "{'a': (1, [2, {'b': None",
+        "[" * 200,
+        '{"a":' * 150,
+    ]
+)
+told_values = (
+    anything
+    | shaped
+    | st.sampled_from(["LLM", "TOOL", "AGENT", "llm", "tool", "chain", "generation"])
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from([*sorted(EXACT), *FLAT]), told_values, max_size=9),
+    st.sampled_from(
+        ["", "claude_code.tool", "claude_code.interaction", "agent_run [x]", "tools/call x"]
+    ),
+    st.sampled_from(
+        ["", "gcp.vertex.agent", "pydantic-ai", "openinference.instrumentation.smolagents"]
+    ),
+    st.lists(
+        st.builds(
+            RawEvent,
+            st.sampled_from(sorted(NAMES)),
+            st.dictionaries(st.sampled_from(sorted(EVENT_KEYS)), told_values, max_size=4),
+        ),
+        max_size=3,
+    ),
+    st.integers(0, 2),
+)
+def test_no_span_of_any_dialect_makes_normalising_fail(attributes, name, scope, events, dropped):
+    raw = RawSpan(
+        TRACE,
+        "1" * 16,
+        parent="2" * 16,
+        name=name,
+        scope=scope,
+        attributes=attributes,
+        events=tuple(events),
+        dropped=dropped,
+    )
+    found = normalise(raw)
+    encoded = msgspec.msgpack.encode(found)
+    assert len(encoded) <= SPAN_LIMIT
+    assert msgspec.msgpack.decode(encoded, type=Span) == found
+    derive({found.span_id: found})
