@@ -34,7 +34,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from streams import metrics
 from streams.errors import UserError
-from streams.settings import Settings, redacted
+from streams.setting_values import redacted
+from streams.settings import Settings
 
 log = logging.getLogger(__name__)
 
