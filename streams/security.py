@@ -22,6 +22,7 @@ from aiokafka.errors import (
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
 )
+from aiokafka.protocol.metadata import MetadataRequest
 from faust import auth as faust
 
 from streams.patience import words
@@ -182,18 +183,20 @@ async def refusal(args: dict[str, Any]) -> str:
             connection = await create_conn(
                 host.strip("[]"), int(port), request_timeout_ms=10_000, **rest
             )
+            try:
+                await connection.send(MetadataRequest([]))
+            finally:
+                connection.close()
         except (KafkaError, OSError, TimeoutError) as error:
-            told = told or _explained(error, rest.get("security_protocol", "PLAINTEXT"))
-        else:
-            connection.close()
-            return f"a Kafka broker at {server} answers, but gives no list of brokers"
+            told = told or _explained(error, rest)
     if not told:
         return f"no Kafka broker answers at {servers}"
     return f"no Kafka broker at {servers} can be used: {told}"
 
 
-def _explained(error: Exception, protocol: str) -> str:
+def _explained(error: Exception, args: dict[str, Any]) -> str:
     """Empty when nobody answers at all."""
+    protocol = args.get("security_protocol", "PLAINTEXT")
     match error:
         case ssl.SSLCertVerificationError():
             return f"its certificate: {error.verify_message}; see {variable('kafka_ca')}"
@@ -203,9 +206,14 @@ def _explained(error: Exception, protocol: str) -> str:
                 f"see {variable('kafka_security_protocol')}"
             )
         case UnsupportedSaslMechanismError():
-            return f"{words(error)}; see {variable('kafka_sasl_mechanism')}"
+            mechanism = args["sasl_mechanism"]
+            return f"it does not offer {mechanism}; see {variable('kafka_sasl_mechanism')}"
         case SaslAuthenticationFailed():
-            return f"it refuses the credentials ({words(error)})"
+            names = ("kafka_username", "kafka_password_file")
+            if "sasl_oauth_token_provider" in args:
+                names = ("kafka_token_file", "kafka_token_command")
+            see = ", ".join(variable(name) for name in names)
+            return f"it refuses the credentials ({words(error)}); see {see}"
         case TokenError():
             return words(error)
         case ConnectionRefusedError():
