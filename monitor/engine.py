@@ -32,6 +32,10 @@ SAVE_LIMIT = 1_000_000
 """Bytes after which a batch is cut: a save blocks the store for all others."""
 
 
+HOLD_LIMIT = 32_000_000
+"""Bytes of stored spans that a batch holds before it is cut and lets go of them."""
+
+
 class Fenced(Exception):  # noqa: N818
     """The store is ahead of this owner: the partition belongs to another one."""
 
@@ -154,6 +158,7 @@ class _Batch:
         self._events: list[Event] = []
         self._requests: list[ParseRequest] = []
         self._bytes = 0
+        self._held = 0
 
     async def begin(self, records: Sequence[Record]) -> None:
         """One round trip for all that the records name."""
@@ -167,6 +172,7 @@ class _Batch:
         self._watermark = self._expected
         counters = self._engine.counters
         self._works = {name: Work(name, loaded[name], counters) for name in wanted}
+        self._held = sum(map(_size, loaded.values()))
         mark = self._watermark
         if mark is None or not records:
             return
@@ -185,11 +191,19 @@ class _Batch:
             await self._fold(record.arrivals[index], record)
             if self._engine.pause is not None and index % PAUSE_EVERY == 0:
                 await self._engine.pause()
-            if self._bytes > SAVE_LIMIT:
+            if self._bytes > SAVE_LIMIT or self._held > HOLD_LIMIT:
                 self._mark(record, index + 1)
                 await self.save()
+                self._let_go()
         if start <= len(record.arrivals) and self._is_new(record):
             self._mark(record, len(record.arrivals))
+
+    def _let_go(self) -> None:
+        """Of spans that the store has; they are loaded again when they are needed."""
+        if self._held > HOLD_LIMIT:
+            self._held = 0
+            for work in self._works.values():
+                work.let_go()
 
     def _is_new(self, record: Record) -> bool:
         mark = self._watermark
@@ -256,7 +270,9 @@ class _Batch:
     async def _load_content(self, trajectory: str) -> Loaded:
         self._engine.counters.contents += 1
         wanted = {trajectory: Wanted(content=True)}
-        return (await self._store.load(self._partition, wanted))[1][trajectory]
+        loaded = (await self._store.load(self._partition, wanted))[1][trajectory]
+        self._held += _size(loaded)
+        return loaded
 
     async def save(self) -> None:
         """Publishes, then saves. Nothing to do: no effect at all."""
@@ -304,6 +320,10 @@ def missed(head: Head, read: Read) -> Reading:
         reason="timeout",
         parser=read.parser,
     )
+
+
+def _size(loaded: Loaded) -> int:
+    return sum(map(len, (loaded.content or {}).values()))
 
 
 def wants(arrivals: Iterable[Arrival]) -> dict[str, Wanted]:

@@ -46,7 +46,8 @@ class Wanted(Struct, frozen=True):
 class Loaded(Struct, frozen=True):
     """Stored state of one trajectory; `head` is None for one that is not known.
 
-    `content` is None when it was not asked for.
+    `content` is None when it was not asked for, or when it was asked for together with others' and
+    the answer would have become too large: asked for alone it is given.
     """
 
     head: bytes | None = None

@@ -108,6 +108,12 @@ class Work:
         self.new_fields, self.new_content = {}, {}
         self.changed = self.fresh = False
 
+    def let_go(self) -> None:
+        """Forgets the spans, which must be saved: what needs them asks for them again."""
+        if self.head is not None and not self.new_content:
+            self._spans = None
+            self._digests = {}
+
 
 def span_digest(data: bytes) -> str:
     return digest(data, size=8)

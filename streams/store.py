@@ -67,6 +67,9 @@ _CALL: Final = 15.0
 # says "out of memory", "read only replica", "loading", "cluster down".
 FAILURES: Final = (RedisError, RedisClusterException, OSError, TimeoutError)
 
+_GIVEN: Final = 8 * 1024**2
+"""Bytes of spans after which a load gives no more of them; see `monitor.ports.Loaded`."""
+
 _EVICTED: Final = """
 local function evicted()
   local info = redis.pcall('INFO', 'stats')
@@ -78,15 +81,18 @@ _MARK: Final = f"""{_EVICTED}
 return {{redis.call('GET', KEYS[1]), evicted(), redis.call('GET', KEYS[2])}}
 """
 _LOAD: Final = f"""{_EVICTED}
-local out, at = {{redis.call('GET', KEYS[1]), evicted()}}, 1
+local out, at, given = {{redis.call('GET', KEYS[1]), evicted()}}, 1, 0
 for t = 1, tonumber(ARGV[1]) do
   local head, last, fields, content = 3 * t - 1, at + 2 + tonumber(ARGV[at + 1]), {{}}, false
-  for from = at + 3, last, 1000 do
-    local some = redis.call('HMGET', KEYS[head + 1], unpack(ARGV, from, math.min(from + 999, last)))
-    for _, value in ipairs(some) do fields[#fields + 1] = value end
-  end
-  if ARGV[at + 2] == '1' then
+  if ARGV[at + 2] == '1' and given <= {_GIVEN} then
     fields, content = redis.call('HGETALL', KEYS[head + 1]), redis.call('HGETALL', KEYS[head + 2])
+    for _, value in ipairs(content) do given = given + #value end
+  else
+    for from = at + 3, last, 1000 do
+      local to = math.min(from + 999, last)
+      local some = redis.call('HMGET', KEYS[head + 1], unpack(ARGV, from, to))
+      for _, value in ipairs(some) do fields[#fields + 1] = value end
+    end
   end
   out[t + 2], at = {{redis.call('GET', KEYS[head]), fields, content}}, last
 end
@@ -215,10 +221,20 @@ class RedisStore:
                 raise
             return bool(info.get("cluster_enabled"))
 
-        if await patiently("state store", is_cluster, FAILURES, patience=patience):
+        try:
+            cluster = await patiently("state store", is_cluster, FAILURES, patience=patience)
+        except BaseException:
+            await client.aclose()
+            raise
+        if cluster:
             await client.aclose()
             client = RedisCluster.from_url(url, **options)
         return cls(client, prefix=prefix, partitions=partitions, ttl=ttl, patience=patience)
+
+    @property
+    def client(self) -> Any:
+        """The connection, for what is not part of a trajectory's state."""
+        return self._client
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -238,20 +254,19 @@ class RedisStore:
         args: list[str | int] = [len(wanted)]
         for trajectory, want in wanted.items():
             keys += (f"{tag}:h:{trajectory}", f"{tag}:f:{trajectory}", f"{tag}:c:{trajectory}")
-            fields = () if want.content else want.fields
-            args += (len(fields), 1 if want.content else 0, *fields)
+            args += (len(want.fields), 1 if want.content else 0, *want.fields)
         mark, evicted, *values = await self._script("load", _LOAD, keys, args)
         self._compare(partition, evicted)
         loaded = {}
         for (trajectory, want), (head, fields, content) in zip(wanted.items(), values, strict=True):
             owner = _owner(trajectory)
             flat = fields
-            if not want.content:  # values only, in the order of the names
+            if content is None:  # values only, in the order of the names
                 flat = [x for pair in zip(want.fields, fields, strict=True) for x in pair]
             loaded[trajectory] = Loaded(
                 None if head is None else _own(owner, head, trajectory),
                 _pairs(owner, flat, trajectory),
-                _pairs(owner, content, trajectory) if want.content else None,
+                None if content is None else _pairs(owner, content, trajectory),
             )
         return self._kept(partition, self._watermark(mark)), loaded
 

@@ -164,6 +164,25 @@ def test_a_large_record_is_saved_in_parts_and_resumed_within() -> None:
         assert {e.id for e in world.publisher.events} == {e.id for e in whole.publisher.events}
 
 
+def test_a_batch_that_holds_too_much_lets_go_and_gives_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    early = [tool(n, f"c{n}", "a", "x" * 50_000) for n in range(1, 6)]
+    rest = [llm(9, ans="ok"), *(tool(n, f"c{n}", "a") for n in (6, 7)), root(), llm(8, ans="so")]
+    worlds = []
+    for limit in (10**9, 60_000):
+        monkeypatch.setattr("monitor.engine.HOLD_LIMIT", limit)
+        world = World()
+        world.apply(records(*early, *map(elsewhere, early)))
+        later = [arrival for span in rest for arrival in (span, elsewhere(span))]
+        world.apply(records(*later, first=10))
+        worlds.append(world)
+    kept, let_go = worlds
+    assert let_go.store.entries == kept.store.entries
+    assert list(map(encode, let_go.publisher.events)) == list(map(encode, kept.publisher.events))
+    assert let_go.store.content_loads > kept.store.content_loads
+
+
 def test_a_failing_port_is_not_a_verdict() -> None:
     class Away(MemoryStore):
         async def load(self, partition: int, wanted: Any) -> Any:

@@ -10,6 +10,7 @@ import redis
 from monitor.engine import StoreBehind
 from monitor.memory import MemoryStore
 from monitor.ports import Saving, Wanted, Watermark
+from streams import store as store_module
 from streams.store import SCHEMA, RedisStore, StoreCorrupt, StoreUnsafe
 from tests.services import (  # noqa: F401
     free_port,
@@ -102,6 +103,34 @@ class OnRedis(StoreConformance):
         raw.set(key, b"\x02" + raw.get(key)[1:])
         with pytest.raises(StoreCorrupt):
             run(store.load(1, {A: Wanted()}))
+
+    def test_an_answer_that_would_be_too_large_leaves_spans_out(self, store, run, monkeypatch):
+        script = store_module._LOAD.replace(str(store_module._GIVEN), "1500")
+        monkeypatch.setattr(store_module, "_LOAD", script)
+        names = ["a" * 31 + digit for digit in "123"]
+        saved = {
+            name: Saving(b"head", {"x": b"1", "y": b"2"}, {"s": b"v" * 1000}) for name in names
+        }
+
+        async def scenario():
+            for number, (name, saving) in enumerate(saved.items()):
+                expected = mark(number - 1) if number else None
+                await store.save(0, expected, mark(number), {name: saving})
+            wanted = Wanted(("x",), content=True)
+            _, loaded = await store.load(0, dict.fromkeys(names, wanted))
+            assert [
+                None if one.content is None else set(one.content) for one in loaded.values()
+            ] == [
+                {"s"},
+                {"s"},
+                None,
+            ]
+            assert loaded[names[2]].fields == {"x": b"1"}
+            _, alone = await store.load(0, {names[2]: wanted})
+            assert alone[names[2]].content == saved[names[2]].content
+            assert alone[names[2]].fields == saved[names[2]].fields
+
+        run(scenario())
 
     def test_a_save_whose_answer_was_lost_is_written_when_repeated(self, store, run):
         changes = {A: Saving(b"h")}
