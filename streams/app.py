@@ -2,7 +2,9 @@
 
     role      consumer group      reads       writes                         keeps
     ingest    <prefix>-ingest     spans, logs journal, contracts, dead letters   nothing
-    evaluate  <prefix>-evaluate   journal     labels, violations, journal (closes)   state in Redis
+    evaluate  <prefix>-evaluate   journal     labels, violations, parse requests,    state in Redis
+                                              journal (closes)
+    parse     <prefix>-parse      requests    journal (readings)                     nothing
 
 A role is one Faust app, because an app is one consumer group. A worker of several roles is one
 child process a role: two apps in one process would share one core and one fate.
@@ -40,26 +42,33 @@ from mode.supervisors import CrashingSupervisor
 from monitor.engine import Engine, Fenced, StoreBehind
 from monitor.model import FOLD_VERSION
 from streams import logs, metrics, telemetry, topics
+from streams.batches import Batches
 from streams.dead_letters import DeadLetters, NothingReadableError
 from streams.errors import UserError
 from streams.evaluate import Evaluate
 from streams.events import EventWriter
 from streams.health import Health, offset, serving
 from streams.ingest import Ingest
+from streams.llm import Llm
+from streams.parse import TAKE as PARSE_TAKE
+from streams.parse import Parse
 from streams.patience import PATIENCE, words
 from streams.policy_sets import PolicySetLog, PolicySource
 from streams.processes import until_stopped
+from streams.reading_cache import ReadingCache
 from streams.requests import RequestWriter
 from streams.security import credentials
 from streams.sender import KafkaPublisher, Sender
 from streams.settings import Settings, variable
+from streams.spending import Budget
+from streams.store import FAILURES as STORE_FAILURES
 from streams.store import RedisStore, StoreCorrupt, StoreUnsafe
 from streams.topic_log import Raw, TopicLog
 from streams.watchdog import StalledError, Watchdog
 
 log = logging.getLogger(__name__)
 
-Role = Literal["ingest", "evaluate"]
+Role = Literal["ingest", "evaluate", "parse"]
 Handler = Callable[[list[Raw]], Awaitable[frozenset[int] | None]]
 """Takes a batch; gives the partitions whose records may be acknowledged, None for all."""
 
@@ -79,9 +88,10 @@ def app_id(settings: Settings, role: Role) -> str:
     return f"{settings.topic_prefix}-{role}"
 
 
-def take(settings: Settings, largest: int) -> int:
+def take(settings: Settings, role: Role, largest: int) -> int:
     """Records of a batch, when one has at most `largest` bytes."""
-    return max(1, min(TAKE, settings.in_flight // (_COPIES * largest)))
+    most = PARSE_TAKE if role == "parse" else TAKE
+    return max(1, min(most, settings.in_flight // (_COPIES * largest)))
 
 
 def build(settings: Settings, role: Role, folder: str, largest: int) -> faust.App:
@@ -89,7 +99,7 @@ def build(settings: Settings, role: Role, folder: str, largest: int) -> faust.Ap
     `largest` is the size of the topic's largest message.
     """
     session = settings.session_timeout
-    most = take(settings, largest)
+    most = take(settings, role, largest)
     return faust.App(
         app_id(settings, role),
         broker=[f"kafka://{server}" for server in settings.kafka_bootstrap.split(",")],
@@ -141,7 +151,8 @@ class Worker:
         )
         self._health = health
         self._role = role
-        self._take = take(settings, largest)
+        self._take = take(settings, role, largest)
+        self._within = settings.llm_batch_age if role == "parse" else _WITHIN
         self._topic = topic.name
         self._beside = [t.name for t in beside]
         self._busy = asyncio.Lock()
@@ -164,7 +175,7 @@ class Worker:
         )
 
         async def agent(stream: Any) -> None:
-            async for batch in stream.noack_take(self._take, within=_WITHIN):
+            async for batch in stream.noack_take(self._take, within=self._within):
                 async with self._busy:
                     if self._stopping:
                         continue  # read again by whoever comes next
@@ -311,6 +322,7 @@ async def evaluate(settings: Settings, stop: asyncio.Event, health: Health) -> N
                 sets,
                 settle_delay=round(settings.settle_delay * 1000),
                 idle_timeout=round(settings.idle_timeout * 1000),
+                reading_deadline=round(settings.reading_deadline * 1000),
                 pause=partial(asyncio.sleep, 0),
                 on_fold_error=_broken,
             )
@@ -331,9 +343,40 @@ async def evaluate(settings: Settings, stop: asyncio.Event, health: Health) -> N
             await worker.run(stop, role.follow())
 
 
+async def parse(settings: Settings, stop: asyncio.Event, health: Health) -> None:
+    plan = topics.plan(settings)
+    everyone, each, prices = settings.llm_budgets()
+    with _folder() as folder:
+        async with (
+            Llm(settings.llm_config()) as llm,
+            _store(settings) as store,
+            Sender(settings) as sender,
+            PolicySetLog(settings, plan.contracts.name) as sets,
+        ):
+            shared: Any = {"prefix": settings.topic_prefix, "failures": STORE_FAILURES}
+            role = Parse(
+                topic=plan.parse.name,
+                journal=plan.journal.name,
+                partitions=settings.partitions,
+                llm=llm,
+                cache=ReadingCache(store.client, ttl=settings.llm_cache_ttl, **shared),
+                budget=Budget(store.client, everyone=everyone, service=each, **shared),
+                batches=Batches(llm, prices, settings.llm_cut()),
+                expired=settings.reading_deadline,
+                policy_sets=sets,
+                sender=sender,
+                dead_letters=_dead_letters(settings),
+            )
+            worker = Worker(settings, "parse", plan.parse, folder, health)
+            worker.assignment(lambda _: None, lambda: None)
+            worker.consume(role.handle)
+            await worker.run(stop, role.follow())
+
+
 _ROLES: Final[dict[Role, Callable[[Settings, asyncio.Event, Health], Awaitable[None]]]] = {
     "ingest": ingest,
     "evaluate": evaluate,
+    "parse": parse,
 }
 
 

@@ -90,6 +90,7 @@ class Batches:
     async def ask(self, items: list[Item], until: float, *, again: bool) -> None:
         """Fills in items, in as many calls as it takes."""
         first = items[0].request
+        self.counts["calls"] += 1
         try:
             reply = await self._llm.ask(
                 messages([item.request for item in items]),
@@ -99,7 +100,7 @@ class Batches:
             )
             left = self._match(items, reply)
         except Failed as failed:
-            self.counts["calls_failed"] += 1
+            self.counts["call_failed"] += 1
             self._spend(items, *failed.tokens)
             for item in items:
                 item.failed = (failed.reason, failed.detail)
@@ -109,7 +110,7 @@ class Batches:
         if not left:
             return
         if len(left) > 1 and len(left) == len(items):
-            self.counts["splits"] += 1
+            self.counts["split"] += 1
             middle = len(left) // 2
             await asyncio.gather(
                 self.ask(left[:middle], until, again=again),
@@ -121,7 +122,6 @@ class Batches:
 
     def _match(self, items: list[Item], reply: Reply) -> list[Item]:
         """Gives each item its answer; those without a valid one are left."""
-        self.counts["calls"] += 1
         self._spend(items, reply.input_tokens, reply.output_tokens)
         entries = _entries(reply.text)
         if entries is None:
@@ -144,7 +144,7 @@ class Batches:
                 if problem is None:
                     continue
                 item.failed = ("invalid", problem)
-            self.counts["invalid"] += 1
+            self.counts["invalid_item"] += 1
             left.append(item)
         return left
 
@@ -186,6 +186,8 @@ class Batches:
             item.spent[1] += tokens_out / len(items)
             if price is not None:
                 item.spent[2] = price.cost(item.spent[0], item.spent[1])
+        if price is not None:
+            self.counts["micro_dollars"] += round(1e6 * price.cost(tokens_in, tokens_out))
 
 
 def _size(request: ParseRequest) -> int:

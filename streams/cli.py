@@ -25,13 +25,15 @@ from streams.errors import UserError
 
 COMMANDS: Final[dict[str, tuple[str, str, str]]] = {
     "dev": ("streams.dev", "dev", "Everything on this machine, with demo runs and a live table."),
-    "worker": ("streams.cli", "worker", "Run a worker: ingest, evaluate, or both."),
+    "worker": ("streams.cli", "worker", "Run a worker: ingest, evaluate, parse, or several."),
     "gateway": ("streams.gateway", "gateway", "Accept OTLP/HTTP and write it to Kafka."),
     "topics": ("streams.cli", "topics", "Create the Kafka topics."),
     "send": ("streams.send", "send", "Send OTLP files to the spans topic."),
     "watch": ("streams.watch", "watch", "Show labels and violations as they arrive."),
     "show": ("streams.show", "show", "Tell the story of one trajectory."),
     "replay": ("streams.replay", "replay", "Judge the journal again; compare with the published."),
+    "reparse": ("streams.reparse", "command", "Ask for answers to be read once more by the LLM."),
+    "judge": ("streams.judge", "judge", "Tell how the LLM that reads steps does."),
     "inspect": ("streams.inspect", "inspect", "Judge OTLP files offline."),
     "check": ("streams.check", "check", "Judge golden cases."),
 }
@@ -81,7 +83,7 @@ def cli() -> None:
 )
 def worker(roles: str, contracts: Path | None) -> None:
     """Run a worker until it is told to stop. Each role is a consumer group of its own."""
-    known = ("ingest", "evaluate")
+    known = ("ingest", "evaluate", "parse")
     wanted = tuple(dict.fromkeys(part.strip() for part in roles.split(",") if part.strip()))
     if not wanted or not set(wanted) <= set(known):
         raise click.UsageError(f"--roles {roles!r}: allowed are {', '.join(known)}")

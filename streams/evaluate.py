@@ -31,7 +31,7 @@ from typing import Final, Literal
 import msgspec
 
 from monitor.engine import Engine, Fenced
-from monitor.model import HISTORY_LOST, Lost, Record
+from monitor.model import HISTORY_LOST, Close, Lost, Record
 from monitor.ports import Watermark
 from streams import metrics
 from streams.dead_letters import DeadLetters
@@ -329,9 +329,12 @@ class Evaluate:
                 if taken.folded < max(end - 1, taken.written):
                     continue
                 packer = Packer(await self._sets.latest(), self._partitions)
-                for close in await self._engine.closes(partition, now):
-                    packer.add(close)
-                    metrics.count("closes_written", reason=str(close.reason))
+                for due in await self._engine.closes(partition, now):
+                    packer.add(due)
+                    if isinstance(due, Close):
+                        metrics.count("closes_written", reason=due.reason)
+                    else:
+                        metrics.count("readings_written", outcome=str(due.reason))
                 taken.written = max(await self._write(packer), default=taken.written)
 
     async def _write(self, packer: Packer) -> list[int]:

@@ -27,6 +27,7 @@ import prometheus_client as prometheus
 
 from monitor.counters import Counters
 from monitor.model import CloseReason, Verdict
+from monitor.reading import Reason as Unread
 from monitor.rule import CODES
 from streams.otlp_span import Reason
 
@@ -53,6 +54,12 @@ Count = Literal[
     "fold_errors",
     "labels_published",
     "violations_published",
+    "parse_requests",
+    "readings_written",
+    "llm_calls",
+    "llm_tokens",
+    "llm_dollars",
+    "llm_oddities",
     "takeovers",
     "partitions_fenced",
     "rebalances",
@@ -73,6 +80,7 @@ Gauge = Literal[
     "dead_letters_in_a_row",
     "contracts_refused",
     "gateway_bytes_held",
+    "llm_breaker_open",
 ]
 Time = Literal["batch_seconds", "store_seconds", "send_seconds", "delay_seconds"]
 
@@ -86,6 +94,8 @@ class Metric:
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+READINGS: Final = ("assessed", *get_args(Unread))
+"""What may become of a request to read a step."""
 _OTLP: Final = get_args(Reason)
 _JOURNAL: Final = ("not_a_journal_record", "not_an_arrival", "bad_trajectory", "wrong_partition")
 
@@ -138,6 +148,32 @@ COUNTS: Final[Mapping[Count, Metric]] = {
         "Violations published, repeats among them.",
         labels={"code": (*CODES, OTHER), "state": ("raised", "withdrawn")},
     ),
+    "parse_requests": Metric("Evaluate: requests to read a step, repeats among them."),
+    "readings_written": Metric(
+        "Readings written to the journal: by `parse`, and by `evaluate` those that never came.",
+        labels={"outcome": (*READINGS, OTHER)},
+    ),
+    "llm_calls": Metric("Parse: calls of the LLM, each with its retries."),
+    "llm_tokens": Metric(
+        "Parse: tokens as the server counts them.", labels={"direction": ("input", "output")}
+    ),
+    "llm_dollars": Metric("Parse: what these cost, where the price is known.", "US dollars"),
+    "llm_oddities": Metric(
+        "Parse: steps taken from the cache (`cached`), without a valid answer in a call (`invalid_item`) "
+        "or asked again (`asked_again`); answers to nothing that was asked (`foreign`); calls that failed "
+        "as a whole (`call_failed`) and that were divided (`split`).",
+        labels={
+            "kind": (
+                "cached",
+                "invalid_item",
+                "asked_again",
+                "foreign",
+                "call_failed",
+                "split",
+                OTHER,
+            )
+        },
+    ),
     "takeovers": Metric(
         "Evaluate: partitions taken over, by what the comparison of state and journal found: `agrees`; "
         "`new` (nothing was ever folded); `behind` (the store lost writes); `empty` (the store lost "
@@ -150,7 +186,8 @@ COUNTS: Final[Mapping[Count, Metric]] = {
     ),
     "rebalances": Metric("Times that the consumer group gave this worker its partitions."),
     "outages": Metric(
-        "Times that a part failed and was waited for.", labels={"part": ("kafka", "store")}
+        "Times that a part failed or was slow (5 s) and was waited for.",
+        labels={"part": ("kafka", "store")},
     ),
     "outage_seconds": Metric("Time waited.", "seconds", labels={"part": ("kafka", "store")}),
     "halts": Metric(
@@ -188,6 +225,9 @@ GAUGES: Final[Mapping[Gauge, Metric]] = {
     ),
     "gateway_bytes_held": Metric(
         "Gateway: bytes of the requests in hand; bounded, above it answers 503.", "bytes"
+    ),
+    "llm_breaker_open": Metric(
+        "Parse: 1 while the LLM is not asked because it failed too often. Alarm."
     ),
 }
 TIMES: Final[Mapping[Time, Metric]] = {
@@ -314,6 +354,7 @@ def fold(counters: Counters) -> None:
         ("prefixes_derived", counters.derived),
         ("contents_loaded", counters.contents),
         ("fold_errors", counters.fold_errors),
+        ("parse_requests", counters.requests),
     )
     for name, amount in plain:
         if amount:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -27,11 +28,13 @@ from monitor.reading import (
     Reason,
     item_model,
 )
+from streams import metrics
 from streams.batches import Batches, Item
 from streams.dead_letters import DeadLetters
 from streams.events import Message
 from streams.journal import Packer
 from streams.llm import Llm
+from streams.metrics import READINGS
 from streams.requests import BadRequestError, decode
 from streams.spending import Budget, Taken
 from streams.topic_log import Raw
@@ -41,7 +44,8 @@ log = logging.getLogger(__name__)
 TAKE: Final = 256
 """Requests of a take at most."""
 
-Outcome = Literal["assessed", "timeout", "invalid", "budget", "breaker", "refused", "truncated"]
+_TELL_EVERY: Final = 1.0
+"""Seconds between two looks at what was counted."""
 
 
 class Cache(Protocol):
@@ -94,10 +98,8 @@ class Parse:
         dead_letters: DeadLetters,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
-        count: Callable[[Outcome], None] = lambda _: None,
     ) -> None:
-        """`expired` is the age in seconds after which nobody waits for a reading any more; `count`
-        is told of each reading that is written."""
+        """`expired` is the age in seconds after which nobody waits for a reading any more."""
         self._topic = topic
         self._journal = journal
         self._partitions = partitions
@@ -111,7 +113,6 @@ class Parse:
         self._dead = dead_letters
         self._clock = clock
         self._monotonic = monotonic
-        self._count = count
         self.counts = batches.counts
         """Readings by what became of them, calls, tokens and oddities of answers."""
 
@@ -126,6 +127,14 @@ class Parse:
         items = await self._from_cache(items)
         calls = self._batches.calls(await self._affordable(items))
         await asyncio.gather(*(self._call(call, until) for call in calls))
+
+    async def follow(self) -> None:
+        """Hands on what was counted until cancelled."""
+        told: Counter[str] = Counter()
+        while True:
+            await asyncio.sleep(_TELL_EVERY)
+            tell(self.counts - told, breaker_open=self._llm.breaker.open)
+            told = self.counts.copy()
 
     # -- what is to be read ------------------------------------------------------------------
 
@@ -264,9 +273,7 @@ class Parse:
             ]
         )
         for reading in readings:
-            outcome: Any = reading.reason or "assessed"
-            self.counts[outcome] += 1
-            self._count(outcome)
+            self.counts[reading.reason or "assessed"] += 1
 
 
 def _read(request: ParseRequest, item: dict[str, Any], account: Account) -> Reading:
@@ -310,3 +317,19 @@ def _cached(data: bytes) -> Cached | None:
         return _decode_cached.decode(data)
     except msgspec.MsgspecError:
         return None
+
+
+def tell(counted: Counter[str], *, breaker_open: bool) -> None:
+    """Metrics of what a role counted since the last time."""
+    metrics.put("llm_breaker_open", breaker_open)
+    for name, amount in counted.items():
+        if name in READINGS:
+            metrics.count("readings_written", amount, outcome=name)
+        elif name in ("input_tokens", "output_tokens"):
+            metrics.count("llm_tokens", amount, direction=name.removesuffix("_tokens"))
+        elif name == "micro_dollars":
+            metrics.count("llm_dollars", amount / 1e6)
+        elif name == "calls":
+            metrics.count("llm_calls", amount)
+        else:
+            metrics.count("llm_oddities", amount, kind=name)

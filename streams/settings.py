@@ -17,6 +17,7 @@ from pydantic_settings import SettingsConfigDict
 
 from streams.connection import Connection
 from streams.errors import UserError
+from streams.llm_settings import LlmSettings
 from streams.setting_values import (
     DURATION,
     PREFIX,
@@ -51,10 +52,10 @@ class SettingsError(UserError):
     """Settings that cannot be used, a line for each."""
 
 
-class Settings(Connection):
+class Settings(LlmSettings, Connection):
     """Everything that a deployment chooses. Durations are seconds, sizes bytes.
 
-    How to reach Kafka and Redis comes first, with `Connection`.
+    How to reach Kafka and Redis comes first, with `Connection`; then the LLM, with `LlmSettings`.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")

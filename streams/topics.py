@@ -17,7 +17,12 @@ from typing import Any, Final, Literal
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import (
+    KafkaError,
+    NodeNotReadyError,
+    TopicAlreadyExistsError,
+    for_code,
+)
 
 from streams.errors import UserError
 from streams.security import refusal
@@ -101,7 +106,13 @@ def plan(settings: Settings) -> Topics:
             settings.journal_retention,
             append_time=True,
         ),
-        parse=own("parse", "requests to read a step with an LLM", "trajectory id", 86_400),
+        parse=own(
+            "parse",
+            "requests to read a step with an LLM",
+            "trajectory id",
+            86_400,
+            max_message_bytes=RECORD_BYTES // 4,
+        ),
         contracts=own(
             "contracts",
             "policy sets by digest",
@@ -143,7 +154,7 @@ class TopicsError(UserError):
 
 @asynccontextmanager
 async def admin(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]:
-    """A started admin client. Raises TopicsError when no broker answers."""
+    """A started admin client. Raises TopicsError when no broker answers, or one refuses."""
     client = AIOKafkaAdminClient(**settings.kafka_args(), request_timeout_ms=15_000)
     try:
         await client.start()
@@ -152,6 +163,10 @@ async def admin(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]:
         raise TopicsError(await refusal(settings.kafka_args())) from error
     try:
         yield client
+    except NodeNotReadyError as error:
+        raise TopicsError(await refusal(settings.kafka_args())) from error
+    except KafkaError as error:
+        raise TopicsError(f"the broker refused: {_words(error)}") from error
     finally:
         await client.close()
 
@@ -171,14 +186,11 @@ async def create(settings: Settings) -> list[Outcome]:
     """Makes the topics that are missing; changes none that exists. Raises TopicsError."""
     topics = list(plan(settings))
     async with admin(settings) as client:
-        try:
-            before = await partition_counts(client, [t.name for t in topics])
-            missing = [t for t in topics if t.name not in before]
-            made = await _create(client, missing, settings.replication)
-            await _appear(client, made)
-            differences = await _differences(client, topics, before, settings.replication)
-        except KafkaError as error:
-            raise TopicsError(f"the broker refused: {_words(error)}") from error
+        before = await partition_counts(client, [t.name for t in topics])
+        missing = [t for t in topics if t.name not in before]
+        made = await _create(client, missing, settings.replication)
+        await _appear(client, made)
+        differences = await _differences(client, topics, before, settings.replication)
     return [Outcome(t, t.name in made, tuple(differences.get(t.name, ()))) for t in topics]
 
 
