@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import ssl
 import subprocess
 import threading
@@ -27,6 +28,9 @@ from faust import auth as faust
 
 from streams.patience import words
 from streams.setting_values import variable
+
+# At debug level the client logs each request in full, the one with the password too.
+logging.getLogger("aiokafka.conn").setLevel(logging.INFO)
 
 _COMMAND: Final = 20.0
 """Seconds that the command for a token may take."""
@@ -184,9 +188,11 @@ async def refusal(args: dict[str, Any]) -> str:
                 host.strip("[]"), int(port), request_timeout_ms=10_000, **rest
             )
             try:
-                await connection.send(MetadataRequest([]))
+                answer = await connection.send(MetadataRequest([]))
             finally:
                 connection.close()
+            if not answer.brokers:  # the client overlooks that a token was refused
+                raise SaslAuthenticationFailed("it names no broker")
         except (KafkaError, OSError, TimeoutError) as error:
             told = told or _explained(error, rest)
     if not told:
@@ -213,7 +219,7 @@ def _explained(error: Exception, args: dict[str, Any]) -> str:
             if "sasl_oauth_token_provider" in args:
                 names = ("kafka_token_file", "kafka_token_command")
             see = ", ".join(variable(name) for name in names)
-            return f"it refuses the credentials ({words(error)}); see {see}"
+            return f"it refuses the credentials: {words(error)}; see {see}"
         case TokenError():
             return words(error)
         case ConnectionRefusedError():
