@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
-from monitor.semconv import EXACT, PREFIXES, Value
+from monitor.semconv import EXACT, MARKS, PREFIXES, Value
 from monitor.semconv.limits import PARSE_LIMIT, note
 from streams.otlp_span import shorten
 
@@ -127,7 +127,7 @@ def attributes(encoded: Mapping[str, bytes], cut: dict[str, str]) -> dict[str, V
     """
     found: dict[str, Value] = {}
     keys = EXACT.intersection(encoded)
-    if PREFIXES:
+    if not MARKS.isdisjoint(keys):
         keys = keys.union(key for key in encoded if key.startswith(PREFIXES))
     for key in keys:
         data = encoded[key]

@@ -52,6 +52,7 @@ from monitor.semconv.raw import (
 __all__ = [
     "DIALECTS",
     "EXACT",
+    "MARKS",
     "PREFIXES",
     "Content",
     "Dialect",
@@ -89,7 +90,8 @@ nothing that the span will not tell."""
 EXACT: Final = (_ERROR_KEYS | {_SPAN_TYPE}).union(*(dialect.KEYS for dialect in DIALECTS))
 """Attributes that a transport must hand over."""
 PREFIXES: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.PREFIXES)
-"""Beginnings of further ones."""
+"""Beginnings of further ones, which matter in a span that has one of `MARKS`."""
+MARKS: Final = frozenset().union(*(dialect.MARKS for dialect in DIALECTS))
 
 _NOTHING: Final = Content(kind="other")
 _SURELY_SMALL: Final = 30_000

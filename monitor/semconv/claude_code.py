@@ -41,6 +41,7 @@ KEYS: frozenset[str] = frozenset(
     {_TOOL, _SESSION, _PROMPT, _SUCCESS, _ERROR, *_CALL_IDS, *_INPUT, *_SHOWN, *_AGENTS}
 )
 PREFIXES: tuple[str, ...] = ()
+MARKS: frozenset[str] = frozenset()
 
 
 def read(raw: RawSpan) -> Content | None:

@@ -20,6 +20,7 @@ class _Role(msgspec.Struct, gc=False):
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 """What decoding JSON of unknown origin may raise."""
 
+_USUAL: Final = ("assistant", "tool", "user", "system")
 _role: Final = msgspec.json.Decoder(_Role)
 _usual: Final = msgspec.json.Decoder(UsualMessage)
 
@@ -38,6 +39,8 @@ def role_of(raw: msgspec.Raw) -> str:
         told = _role.decode(raw).role
     except UNREADABLE:
         told = None
+    if told in _USUAL:
+        return told  # type: ignore[no-any-return]
     return _decode_odd(raw)[0].role if told is None else usual_role(label(told))
 
 

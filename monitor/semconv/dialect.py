@@ -77,6 +77,8 @@ class Dialect(Protocol):
     """Attributes that it reads, of spans and of their events."""
     PREFIXES: tuple[str, ...]
     """Beginnings of attributes that it reads, for flattened lists."""
+    MARKS: frozenset[str]
+    """Attributes of `KEYS` of which a span has one when those that `PREFIXES` begin matter."""
 
     def read(self, raw: RawSpan) -> Content | None:
         """The span's content; None when the span is not written in this dialect.

@@ -9,7 +9,7 @@ with the attributes of the current conventions. Where a span event has no body i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -25,11 +25,11 @@ _COMPLETION: Final = "gen_ai.content.completion"
 _CONTENT: Final = "gen_ai.event.content"
 _NAME: Final = "event.name"
 _ROLES: Final = {
-    "gen_ai.system.message": b"system",
-    "gen_ai.user.message": b"user",
-    "gen_ai.assistant.message": b"assistant",
-    "gen_ai.tool.message": b"tool",
-    CHOICE: b"assistant",
+    "gen_ai.system.message": "system",
+    "gen_ai.user.message": "user",
+    "gen_ai.assistant.message": "assistant",
+    "gen_ai.tool.message": "tool",
+    CHOICE: "assistant",
 }
 NAMES: Final = frozenset({*_ROLES, DETAILS, _PROMPT, _COMPLETION})
 """Events that tell messages."""
@@ -56,16 +56,17 @@ class Told(NamedTuple):
     inputs: list[Raw]
     outputs: list[Raw]
 
-    def add(self, name: str, body: bytes) -> None:
+    def add(self, name: str, body: Value) -> None:
         """A message told by an event of this name; its role is the name's unless it says one."""
-        if body[:1] != b"{":
-            body = b'{"content":' + body + b"}"
+        if not isinstance(body, dict):
+            body = {"content": body}
         role = _ROLES.get(name)
-        found = fields(body)
-        if role is not None and found is not None and string(found.get("role")) is None:
-            rest = body.lstrip()[1:].lstrip()
-            body = b'{"role":"' + role + b'"' + (b"}" if rest[:1] == b"}" else b"," + rest)
-        (self.outputs if name == CHOICE else self.inputs).append(Raw(body))
+        if role is not None and not isinstance(body.get("role"), str):
+            body = {**body, "role": role}
+        self.take(name, Raw(msgspec.json.encode(body)))
+
+    def take(self, name: str, message: Raw) -> None:
+        (self.outputs if name == CHOICE else self.inputs).append(message)
 
 
 def of_span(events: Iterable[RawEvent]) -> Told:
@@ -73,7 +74,7 @@ def of_span(events: Iterable[RawEvent]) -> Told:
     told = Told([], [])
     for event in events:
         if event.name in _ROLES:
-            told.add(event.name, _body(event.attributes))
+            _add_event(told, event)
         elif event.name in (_PROMPT, _COMPLETION):
             key = "gen_ai.prompt" if event.name == _PROMPT else "gen_ai.completion"
             found = split(event.attributes.get(key))[0]
@@ -88,8 +89,17 @@ def of_attribute(value: Value) -> Told:
         found = fields(item)
         if found is not None:
             name = string(found.get(_NAME)) or ""
-            told.add(name, bytes(item))
+            told.take(name, item if "role" in found else _with_role(name, item))
     return told
+
+
+def _with_role(name: str, item: Raw) -> Raw:
+    """A message as JSON with the role that the name of its event says."""
+    role = _ROLES.get(name)
+    rest = bytes(item).lstrip()[1:].lstrip()
+    if role is None or rest[:1] == b"}":
+        return item
+    return Raw(b'{"role":"' + role.encode() + b'",' + rest)
 
 
 def details(raw: RawSpan) -> RawSpan:
@@ -103,22 +113,30 @@ def details(raw: RawSpan) -> RawSpan:
     return msgspec.structs.replace(raw, attributes=more | raw.attributes)
 
 
-def _body(attributes: Mapping[str, Value]) -> bytes:
-    """A message from an event's attributes."""
+def _add_event(told: Told, event: RawEvent) -> None:
+    """A message from the attributes of a span's event."""
+    attributes = event.attributes
     whole = attributes.get(_CONTENT)
     if isinstance(whole, str) and whole.lstrip()[:1] == "{":
-        return whole.strip().encode("utf-8", "replace")
-    body: dict[str, object] = {}
-    for key in ("role", "id", "name"):
+        item = Raw(whole.strip().encode("utf-8", "replace"))
+        found = fields(item)
+        told.take(
+            event.name, item if found is None or "role" in found else _with_role(event.name, item)
+        )
+        return
+    role = attributes.get("role")
+    body: dict[str, object] = {
+        "role": role if isinstance(role, str) else _ROLES.get(event.name, "unknown")
+    }
+    for key in ("id", "name"):
         if key in attributes:
             body[key] = attributes[key]
     for key in ("content", "message", "tool_calls"):
         value = attributes.get(key)
-        if value is None:
-            continue
-        nested = "content" if key == "message" and not _is_object(value) else key
-        body[nested] = _json(value)
-    return msgspec.json.encode(body)
+        if value is not None:
+            nested = "content" if key == "message" and not _is_object(value) else key
+            body[nested] = _json(value)
+    told.take(event.name, Raw(msgspec.json.encode(body)))
 
 
 def _is_object(value: Value) -> bool:

@@ -91,6 +91,7 @@ KEYS: frozenset[str] = frozenset(
     }
 )
 PREFIXES: tuple[str, ...] = ()
+MARKS: frozenset[str] = frozenset()
 
 _KINDS: Final[dict[object, SpanKind]] = {
     "chat": "llm",
@@ -116,12 +117,17 @@ def read(raw: RawSpan) -> Content | None:
     if raw.events:
         raw = details(raw)
         attributes = raw.attributes
-    agent = _first(raw, _AGENTS)
+    agent = attributes.get(AGENT)
+    if agent is None:
+        agent = _first(raw, _AGENTS)
     if agent is None and kind == "agent" and (run := _ADK_RUN.fullmatch(raw.name)):
         agent = run[1]
     if attributes.get(OPERATION) == "invoke_workflow":
         agent = attributes.get(WORKFLOW, agent)
-    content = Content(kind, label(agent), label(_first(raw, _CONVERSATIONS)))
+    conversation = attributes.get(CONVERSATION)
+    if conversation is None:
+        conversation = _first(raw, _CONVERSATIONS)
+    content = Content(kind, label(agent), label(conversation))
     if kind == "tool":
         _tool(raw, content)
     elif kind == "llm":
@@ -149,15 +155,21 @@ def _kind(raw: RawSpan) -> SpanKind | None:
 def _first(raw: RawSpan, keys: Iterable[str]) -> Value:
     """The first attribute of these that is there."""
     attributes = raw.attributes
-    return next((attributes[key] for key in keys if key in attributes), None)
+    for key in keys:
+        if key in attributes:
+            return attributes[key]
+    return None
 
 
 def _tool(raw: RawSpan, content: Content) -> None:
     attributes = raw.attributes
     content.tool = label(attributes.get(TOOL)) or name(raw.name.removeprefix("execute_tool "))
     content.call_id = label(attributes.get(CALL_ID))
-    asked = next((key for key in _ARGUMENTS if key in attributes), ARGUMENTS)
-    given = next((key for key in _RESULTS if key in attributes), RESULT)
+    asked, given = ARGUMENTS, RESULT
+    if ARGUMENTS not in attributes:
+        asked = next((key for key in _ARGUMENTS if key in attributes), ARGUMENTS)
+    if RESULT not in attributes:
+        given = next((key for key in _RESULTS if key in attributes), RESULT)
     arguments, result = attributes.get(asked), attributes.get(given)
     if arguments is None or result is None:
         arguments, result = _told_by_events(raw, content, arguments, result)
@@ -308,8 +320,12 @@ def _request(history: JsonHistory, content: Content, places: Iterable[int]) -> N
 
 
 def _outputs(raw: RawSpan, content: Content, key: str) -> None:
-    found, unseen = messages.read_all(raw.attributes.get(key), raw.cut.get(key))
-    content.take_outputs([(message, None) for message in found], unseen)
+    content.outputs, unseen = messages.read_all(raw.attributes.get(key), raw.cut.get(key))
+    for message in content.outputs:
+        if message.text is None and not message.calls and not message.results:
+            content.miss("output", unseen or "content_hidden")
+    if unseen is not None:
+        content.miss("output", unseen)
 
 
 def _system(raw: RawSpan, content: Content) -> Message | None:

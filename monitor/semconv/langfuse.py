@@ -30,6 +30,7 @@ KEYS: frozenset[str] = frozenset(
     {_TYPE, _INPUT, _OUTPUT, _LEVEL, _MESSAGE, _TRACE_INPUT, _TRACE_OUTPUT, *_SESSIONS}
 )
 PREFIXES: tuple[str, ...] = ()
+MARKS: frozenset[str] = frozenset()
 
 _KINDS: Final[dict[str, SpanKind]] = {"generation": "llm", "tool": "tool", "agent": "agent"}
 

@@ -34,6 +34,7 @@ KEYS: frozenset[str] = frozenset(
     {_KIND, _NAME, _AGENT, *_SESSIONS, _TOOL, _SERIALIZED, _CALL_ID, _INPUT, _OUTPUT}
 )
 PREFIXES: tuple[str, ...] = ()
+MARKS: frozenset[str] = frozenset()
 
 _KINDS: Final[dict[str, SpanKind]] = {"llm": "llm", "tool": "tool"}
 

@@ -59,8 +59,7 @@ def _details(group: list[RawLog]) -> Content | None:
 def _messages(group: list[RawLog]) -> Content:
     told = Told([], [])
     for record in group:
-        body = record.body
-        told.add(record.name, msgspec.json.encode(body))
+        told.add(record.name, record.body)
     size = sum(len(bytes(item)) for item in told.inputs)
     content = Content("llm")
     content.inputs, content.omitted, why = trim(JsonHistory(told.inputs), everything=size < _SMALL)

@@ -11,11 +11,13 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+import msgspec
+
 from monitor.model import Message, SpanKind
 from monitor.semconv import payload
 from monitor.semconv.content import plain, redacted
 from monitor.semconv.dialect import Content
-from monitor.semconv.flat import FlatHistory, gather
+from monitor.semconv.flat import FlatHistory, Tree, gather, listed
 from monitor.semconv.limits import name
 from monitor.semconv.literal import as_json
 from monitor.semconv.messages import Read
@@ -40,6 +42,7 @@ KEYS: frozenset[str] = frozenset(
     {KIND, _SESSION, _AGENT, _NODE, _TOOL, _CALL_ID, _TOOL_CALL_ID, _INPUT, _OUTPUT, _METADATA}
 )
 PREFIXES: tuple[str, ...] = (_INPUTS, _OUTPUTS)
+MARKS: frozenset[str] = frozenset({KIND})
 
 _KINDS: Final[dict[object, SpanKind]] = {"LLM": "llm", "TOOL": "tool", "AGENT": "agent"}
 _HANDOFF: Final = re.compile(r"handoff to (.+)", re.IGNORECASE)
@@ -47,6 +50,7 @@ _SMOLAGENTS: Final = "openinference.instrumentation.smolagents"
 _TASK: Final = "New task:\n"
 _CALLING: Final = "Calling tools:\n"
 _FINAL: Final = "final_answer"
+_FUNCTION: Final = "function_call_name"
 
 
 def read(raw: RawSpan) -> Content | None:
@@ -105,17 +109,20 @@ def _llm(raw: RawSpan, content: Content) -> None:
     attributes = raw.attributes
     said = gather(attributes, _OUTPUTS)
     asked = gather(attributes, _INPUTS)
-    smol = raw.scope == _SMOLAGENTS
-    history: FlatHistory | JsonHistory = FlatHistory([_message(item, smol=smol) for item in asked])
-    if not asked:
+    build = _smol if raw.scope == _SMOLAGENTS else _message
+    history: FlatHistory | JsonHistory
+    if asked:
+        history = FlatHistory(asked, build)
+    else:
         found, why = payload.requested(attributes.get(_INPUT), raw.cut.get(_INPUT))
         content.miss("input", why)
         history = JsonHistory(found)
     content.inputs, content.omitted, why = trim(history, everything=raw.parent is None)
     content.miss("input", why)
     if said:
-        outputs = FlatHistory([_message(item, smol=smol) for item in said])
-        content.take_outputs([_answered(outputs.read(n), smol=smol) for n in range(len(outputs))])
+        outputs = FlatHistory(said, build)
+        reads = [outputs.read(number) for number in range(len(outputs))]
+        content.take_outputs(reads if build is _message else list(map(_answered, reads)))
     else:
         found, why = payload.responded(attributes.get(_OUTPUT), raw.cut.get(_OUTPUT))
         content.take_outputs([read_raw(item) for item in found], why)
@@ -131,27 +138,39 @@ def read_raw(item: Raw) -> Read:
     return JsonHistory([item]).read(0)
 
 
-def _message(item: dict[str, Any], *, smol: bool) -> dict[str, Any]:
+def _message(tree: Tree) -> Tree:
     """A message as OpenAI's API has it, from the tree of its keys."""
-    found = item.get("message")
-    message = dict(found) if isinstance(found, dict) else {}
-    calls = message.pop("tool_calls", None)
-    if isinstance(calls, list):
+    found = tree.get("message")
+    if not isinstance(found, dict):
+        return {}
+    if "tool_calls" not in found and "contents" not in found and _FUNCTION not in found:
+        return found
+    message = dict(found)
+    calls = listed(message.pop("tool_calls", None))
+    if calls:
         message["tool_calls"] = [
-            call["tool_call"] for call in calls if isinstance(call, dict) and "tool_call" in call
+            call.get("tool_call") if isinstance(call, dict) else None for call in calls
         ]
-    parts = message.pop("contents", None)
-    if isinstance(parts, list) and "content" not in message:
-        message["content"] = [_part(part) for part in parts]
-    if "function_call_name" in message:
+    parts = listed(message.pop("contents", None))
+    if parts and "content" not in message:
+        message["content"] = _contents(parts)
+    if _FUNCTION in message:
         message["function_call"] = {
-            "name": message.pop("function_call_name"),
+            "name": message.pop(_FUNCTION),
             "arguments": message.pop("function_call_arguments_json", None),
         }
-    return _smol(message) if smol else message
+    return message
 
 
-def _part(part: Any) -> Any:
+def _contents(parts: list[Any]) -> Any:
+    """The parts of a message; the text of one that is a text alone."""
+    found = [_part(part) for part in parts]
+    if len(found) == 1 and isinstance(found[0].get("text"), str):
+        return found[0]["text"]
+    return found
+
+
+def _part(part: Any) -> dict[str, Any]:
     found = part.get("message_content") if isinstance(part, dict) else None
     if not isinstance(found, dict):
         return {"type": "text"}
@@ -160,30 +179,34 @@ def _part(part: Any) -> Any:
     return {"type": "text", "text": found.get("text")}
 
 
-def _smol(message: dict[str, Any]) -> dict[str, Any]:
+def _smol(tree: Tree) -> Tree:
     """Calls and results, which smolagents tells as texts."""
+    message = _message(tree)
     content = message.get("content")
-    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
-        content = content[0].get("text")
     if not isinstance(content, str):
         return message
     match message.get("role"):
         case "user" if content.startswith(_TASK):
             return {"role": "user", "content": content[len(_TASK) :]}
         case "tool-call":
-            listed = as_json(content.partition(_CALLING)[2])
-            if listed is not None and listed.startswith("["):
-                return {"role": "assistant", "tool_calls": Raw(listed.encode())}
+            called = as_json(content.partition(_CALLING)[2])
+            if called is not None and called.startswith("["):
+                return {"role": "assistant", "tool_calls": parsed(called)}
             return {"role": "assistant", "content": content}
-        case "tool-response":
-            return {"role": "tool-response", "content": content}
     return message
 
 
-def _answered(found: Read, *, smol: bool) -> Read:
+def parsed(text: str) -> list[Any]:
+    try:
+        return msgspec.json.decode(text, type=list[Any])
+    except (msgspec.DecodeError, UnicodeError):
+        return [None]
+
+
+def _answered(found: Read) -> Read:
     """A call of `final_answer` is the answer that it gives."""
     message, why = found
-    if not smol or [call.tool for call in message.calls] != [_FINAL]:
+    if [call.tool for call in message.calls] != [_FINAL]:
         return found
     given = fields((message.calls[0].arguments or "").encode())
     if given is None or "answer" not in given:

@@ -7,12 +7,12 @@ write the conventions of OpenTelemetry, which are read there. LLM spans are told
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from monitor.model import SpanKind
 from monitor.semconv import payload
 from monitor.semconv.dialect import Content
-from monitor.semconv.flat import FlatHistory, gather
+from monitor.semconv.flat import FlatHistory, Tree, gather, listed
 from monitor.semconv.limits import name
 from monitor.semconv.raw import RawSpan, label
 from monitor.semconv.trim import trim
@@ -29,19 +29,35 @@ _AGENT: Final = f"{_PROPERTIES}lc_agent_name"
 _PROMPTS: Final = "gen_ai.prompt."
 _COMPLETIONS: Final = "gen_ai.completion."
 
-KEYS: frozenset[str] = frozenset(
-    {_KIND, _REQUEST_TYPE, _ENTITY, _WORKFLOW, _INPUT, _OUTPUT, _AGENT, *_SESSIONS}
-)
 PREFIXES: tuple[str, ...] = (_PROMPTS, _COMPLETIONS)
+MARKS: frozenset[str] = frozenset(
+    {
+        _REQUEST_TYPE,
+        f"{_PROMPTS}0.role",
+        f"{_PROMPTS}0.content",
+        f"{_COMPLETIONS}0.role",
+        f"{_COMPLETIONS}0.content",
+    }
+)
+KEYS: frozenset[str] = MARKS | {
+    _KIND,
+    _ENTITY,
+    _WORKFLOW,
+    _INPUT,
+    _OUTPUT,
+    _AGENT,
+    *_SESSIONS,
+}
 
 _KINDS: Final[dict[object, SpanKind]] = {"tool": "tool", "agent": "agent", "workflow": "agent"}
+_MESSAGES: Final = MARKS - {_REQUEST_TYPE}
 _LLM_TYPES: Final = ("chat", "completion")
 
 
 def read(raw: RawSpan) -> Content | None:
     attributes = raw.attributes
     kind: SpanKind
-    if attributes.get(_REQUEST_TYPE) in _LLM_TYPES or f"{_PROMPTS}0.role" in attributes:
+    if attributes.get(_REQUEST_TYPE) in _LLM_TYPES or not _MESSAGES.isdisjoint(attributes):
         kind = "llm"
     elif _KIND in attributes:
         told = attributes[_KIND]
@@ -81,20 +97,24 @@ def _dropped(content: Content) -> None:
 
 
 def _llm(raw: RawSpan, content: Content) -> None:
-    history = FlatHistory([_message(item) for item in gather(raw.attributes, _PROMPTS)])
+    history = FlatHistory(gather(raw.attributes, _PROMPTS), _message)
     content.inputs, content.omitted, why = trim(history, everything=raw.parent is None)
     content.miss("input", why)
-    said = FlatHistory([_message(item) for item in gather(raw.attributes, _COMPLETIONS)])
+    said = FlatHistory(gather(raw.attributes, _COMPLETIONS), _message)
     content.take_outputs([said.read(number) for number in range(len(said))])
     if not content.outputs:
         content.miss("output", "content_hidden")
 
 
-def _message(item: dict[str, Any]) -> dict[str, Any]:
-    """A content that is no text stands as JSON."""
-    content = item.get("content")
+def _message(tree: Tree) -> Tree:
+    """A message as OpenAI's API has it; a content that is no text stands as JSON."""
+    message = tree
+    calls = listed(tree.get("tool_calls"))
+    if calls:
+        message = {**tree, "tool_calls": calls}
+    content = tree.get("content")
     if isinstance(content, str) and content[:2] in ('""', "[{"):
         found = payload.parsed(content)
         if found is not None:
-            return {**item, "content": found}
-    return item
+            return {**message, "content": None if content == '""' else found}
+    return message

@@ -49,7 +49,12 @@ _ERROR_TEXT: Final = re.compile(
 _WRAPPED: Final = re.compile(
     r'"(?:text|kwargs|data|content|output|value|error|result|tool_call_id)"\s*+:'
 )
+_CALLED: Final = re.compile(r'"(?:args|kwargs|input_str)"\s*+:')
 _LOOK: Final = 300
+"""Characters in which a wrapping shows itself."""
+
+
+_JSON: Final = ("{", "[")
 
 
 class Result(Struct, frozen=True):
@@ -101,7 +106,7 @@ def arguments(value: Value, note: str | None = None) -> Shown:
 
 def unwrapped(text: str) -> Shown:
     """Arguments as shown, without what a framework wrapped them in."""
-    if text[:1] != "{":
+    if text[:1] != "{" or _CALLED.search(text, 0, _LOOK) is None:
         return text, None
     found = fields(text.encode())
     if not found:
@@ -149,6 +154,8 @@ def result_raw(data: bytes) -> Result:
     text, unseen = shown_raw(data)
     if text is None or unseen is not None:
         return Result(text, unseen)
+    if text[:1] in _JSON and _WRAPPED.search(text, 0, _LOOK) is None:
+        return Result(text)
     return taken_out(text)
 
 

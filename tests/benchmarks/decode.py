@@ -117,10 +117,21 @@ def _time(run: Callable[[Sequence[bytes]], None], data: Sequence[bytes]) -> floa
     return time.perf_counter() - start
 
 
+def by_variant(rounds: int = 5) -> dict[str, dict[str, float]]:
+    """`ratios` of each recorded variant, which is each dialect by itself."""
+    return {
+        folder.name: ratios([p.read_bytes() for p in sorted(folder.glob("*/*.traces.pb"))], rounds)
+        for folder in sorted(CAPTURES.iterdir())
+        if folder.is_dir()
+    }
+
+
 def main() -> None:
     data = messages()
     for title, input_ in (("as recorded", data), ("one message", [b"".join(data)])):
         print(title, {name: round(value, 2) for name, value in ratios(input_).items()})
+    for variant, found in by_variant().items():
+        print(f"{variant:52}", {name: round(value, 2) for name, value in found.items()})
 
 
 if __name__ == "__main__":

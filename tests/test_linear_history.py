@@ -1,0 +1,106 @@
+"""A run of 200 turns whose every model call repeats the history costs what is new in it.
+
+Journal bytes are linear in the distinct messages, and so is the fold; only decoding is linear in the
+bytes received.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from monitor.model import Observed, Span
+from monitor.semconv import RawEvent, RawLog, RawSpan, normalise
+from monitor.semconv.logs import normalise_logs
+
+TRACE = "ab" * 16
+TURNS = 200
+RESULT = "x" * 400
+
+
+def history(turns: int) -> Iterator[dict[str, Any]]:
+    """Chat messages before the turn of this number."""
+    yield {"role": "system", "content": "Be brief."}
+    yield {"role": "user", "content": "Count to 200."}
+    for n in range(turns):
+        function = {"name": "count", "arguments": json.dumps({"n": n})}
+        yield {
+            "role": "assistant",
+            "tool_calls": [{"id": f"c{n}", "type": "function", "function": function}],
+        }
+        yield {"role": "tool", "tool_call_id": f"c{n}", "content": f"{n} {RESULT}"}
+
+
+def span(turn: int, attributes: dict[str, Any], **more: Any) -> Span:
+    return normalise(
+        RawSpan(
+            TRACE,
+            f"{turn + 1:016x}",
+            parent="f" * 16,
+            start=turn,
+            end=turn + 1,
+            attributes=attributes,
+            **more,
+        )
+    )
+
+
+def attributes(turn: int) -> Span:
+    messages = json.dumps(list(history(turn)))
+    return span(turn, {"gen_ai.operation.name": "chat", "gen_ai.input.messages": messages})
+
+
+def flattened(turn: int) -> Span:
+    found: dict[str, Any] = {"openinference.span.kind": "LLM"}
+    for n, message in enumerate(history(turn)):
+        before = f"llm.input_messages.{n}.message"
+        for key, value in message.items():
+            if key == "tool_calls":
+                at = f"{before}.tool_calls.0.tool_call"
+                found[f"{at}.id"] = value[0]["id"]
+                found[f"{at}.function.name"] = "count"
+                found[f"{at}.function.arguments"] = value[0]["function"]["arguments"]
+            else:
+                found[f"{before}.{key}"] = value
+    return span(turn, found)
+
+
+def ai_sdk(turn: int) -> Span:
+    messages = json.dumps(list(history(turn)))
+    operation = "ai.generateText.doGenerate"
+    return span(turn, {"ai.operationId": operation, "ai.prompt.messages": messages})
+
+
+def _event(message: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return f"gen_ai.{message['role']}.message", {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in message.items()
+    }
+
+
+def events(turn: int) -> Span:
+    found = tuple(RawEvent(*_event(message)) for message in history(turn))
+    return span(turn, {"gen_ai.operation.name": "chat"}, events=found)
+
+
+def records(turn: int) -> Span:
+    told = [
+        RawLog(TRACE, f"{turn + 1:016x}", f"gen_ai.{m['role']}.message", n + 1, m)
+        for n, m in enumerate(history(turn))
+    ]
+    return next(normalise_logs(told))
+
+
+@pytest.mark.parametrize("write", [attributes, flattened, ai_sdk, events, records])
+def test_journal_bytes_grow_with_what_is_new(write: Callable[[int], Span]) -> None:
+    encode = msgspec.msgpack.encode
+    sizes = [len(encode(Observed(write(turn)))) for turn in (100, 199)]
+    assert sizes[1] < 1.1 * sizes[0]
+    last = write(199)
+    assert last.omitted is not None
+    assert [message.role for message in last.inputs] == ["system", "user", "assistant", "tool"]
+    assert last.inputs[-1].results[0].result == f"198 {RESULT}"
