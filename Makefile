@@ -1,6 +1,6 @@
 # Two commands do everything, set-up included: make run, make test.
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test bench bench-golden captures docs clean
+.PHONY: help setup run check test kafka bench bench-golden captures docs clean
 SHELL := /bin/bash
 
 VENV  := .venv
@@ -8,7 +8,7 @@ BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
 
 setup: $(READY)  ## Create .venv with everything in it (the other targets do this themselves)
 
@@ -23,11 +23,16 @@ check: $(READY)  ## Lint, format, types, imports, generated pages
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/mypy -p deploy.local
 	$(BIN)/lint-imports
 	$(BIN)/python -m streams.docs --check
 
-test: $(READY)  ## The whole test suite
+test: $(READY)  ## The whole test suite, on real Kafka and Redis where java, mvn and redis-server are
+	@[ "$$TEST_PARTS" = embedded ] || $(BIN)/python -m deploy.local --fetch || [ "$$TEST_PARTS" != real ]
 	$(BIN)/pytest $(ARGS)
+
+kafka: $(READY)  ## Apache Kafka and Redis on this machine until Ctrl-C; prints the settings to use
+	@exec $(BIN)/python -m deploy.local $(ARGS)
 
 bench: $(READY)  ## Ratios that tell whether the hot path is still fast
 	$(BIN)/python -m tests.benchmarks

@@ -14,7 +14,6 @@ from deploy.local import jars
 from deploy.local.jars import MissingError
 from deploy.local.kafka import Kafka
 from deploy.local.redis import SAFE, RedisCluster, RedisServer
-from deploy.local.redis import binary as redis_binary
 from deploy.local.server import Server, StartError
 
 
@@ -33,7 +32,6 @@ def _say(text: str) -> None:
 def _fetch() -> None:
     """Raises MissingError."""
     jars.java()
-    redis_binary()
     if not jars.folder().is_dir():
         _say(f"Fetching Apache Kafka {jars.VERSION} with mvn (once; 45 MB)")
     jars.fetch()
