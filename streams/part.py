@@ -32,7 +32,7 @@ class Part:
 
     `ledger` knows afterwards which trajectories the range holds and which began before it.
     `first_time` and `last_time` are those of its records, `reach` is how far before them something
-    may lie that matters to it, in milliseconds. `advance` hears how many records were read, `tell` hears of what a reader must know.
+    may lie that matters to it, in milliseconds. `advance` hears how many records of it were folded, `tell` hears of what a reader must know.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class Part:
         for first, stop in pairwise(bounds):
             async with aclosing(self._records(first, stop)) as reading:
                 async for records in reading:
+                    self._advance(len(records))
                     self.last_time = max(self.last_time, *(r.timestamp for r in records))
                     yield first, await self._refold.fold(self._inside(records))
 
@@ -127,7 +128,6 @@ class Part:
         async with aclosing(raw) as reading:
             async for raws in reading:
                 yield decoded(raws, self._settings.partitions, self._only)
-                self._advance(len(raws))
 
 
 def _without(record: Record, names: set[str]) -> Record:

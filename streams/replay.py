@@ -216,7 +216,9 @@ def _report(ledger: Ledger, counts: Counts, said: Said) -> None:
 @click.option("--trajectory", metavar="ID", help="Only this trajectory.")
 @click.option("--partition", type=int, help="Only this partition; an offset needs it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@click.option("--verify", is_flag=True, help="Compare with what was published; 1 if it differs.")
+@click.option(
+    "--verify", is_flag=True, help="Compare with what was published; exit 1 if it differs."
+)
 def replay(
     begin: str | None,
     stop: str | None,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
 import msgspec
 import pytest
 
 from monitor.label import encode
 from streams import cli
-from streams.events import Message, time_text
+from streams.events import Message, read, time_text
 from streams.refold import Extent, extents
 from streams.topic_log import Raw
+from tests.deployment import CONTRACT, Deployment, otlp_trace, settings
 from tests.journals import (  # noqa: F401
     HOUR,
     MINUTE,
@@ -22,7 +24,7 @@ from tests.journals import (  # noqa: F401
     run_of,
     trajectory,
 )
-from tests.services import broker  # noqa: F401
+from tests.services import broker, redis_url, wait_for  # noqa: F401
 
 pytestmark = pytest.mark.services
 A, B, C = (trajectory(n) for n in (1, 2, 3))
@@ -337,6 +339,46 @@ def test_missing_topics_are_told(broker, monkeypatch, capsys):  # noqa: F811
     assert "run: agenttrust topics create" in capsys.readouterr().err
 
 
+# -- with workers ----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_what_real_workers_published_is_verified(
+    broker,  # noqa: F811
+    redis_url,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
+    contracts = tmp_path / "contracts"
+    contracts.mkdir()
+    (contracts / "desk.yaml").write_text(CONTRACT)
+    chosen = settings(broker, redis_url, f"replay{time.time_ns()}", contracts=contracts)
+    deployment = Deployment(chosen, tmp_path)
+    deployment.create()
+    for name, value in deployment.environment().items():
+        monkeypatch.setenv(name, value)
+    names = [f"{number:032x}" for number in range(1, 9)]
+    runs = [otlp_trace(name, ["ticket.search", "ticket.purge"][: 1 + n % 2])
+            for n, name in enumerate(names)]  # fmt: skip
+    with deployment.worker("ingest,evaluate") as worker:
+        deployment.send(value for run in runs for value in run)
+        deployment.send(value for run in runs[:2] for value in run)  # again, and late
+
+        def closed() -> bool:
+            labels = (
+                read(r.headers, r.value) for r in deployment.read(deployment.plan.labels.name)
+            )
+            return {e.trajectory for e in labels if e.body.phase == "final"} == set(names)
+
+        wait_for(closed, "every run to be closed", 60)
+        assert worker.stop() == 0
+    assert cli.run(["replay", "--verify", "--json"]) == 0
+    [summary] = rows(capsys)
+    assert (summary["compared"], summary["open"], summary["late"]) == (len(names), 0, 0)
+    assert summary["alike"] > len(names)
+
+
 # -- for people ------------------------------------------------------------------------------
 
 
@@ -352,3 +394,12 @@ def test_the_text_is_as_it_was(site, journal, capsys, golden):  # noqa: F811
     assert site.run("replay", "--verify") == 1
     text = capsys.readouterr().out.replace(site.settings.topic_prefix, "site")
     golden("replay-verify.txt", re.sub(r"id [0-9a-f]{32}", "id …", text))
+
+
+def test_a_terminal_has_a_bar_and_a_pipe_has_none(site, journal, capsys, monkeypatch):
+    site.fill(journal, site.messages(journal.events()))
+    assert site.run("replay", "--verify") == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    assert site.run("replay", "--verify") == 0
+    assert "100%" in capsys.readouterr().err
