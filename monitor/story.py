@@ -30,12 +30,13 @@ def _run(step: Step, prefix: Prefix) -> str | None:
 
 def user_request(prefix: Prefix) -> str | None:
     """What the user asked first."""
-    return prefix.requests[0].text if prefix.requests else None
+    return prefix.requests[0].text.strip() if prefix.requests else None
 
 
 def final_answer(prefix: Prefix) -> str | None:
     """The last text of the outermost agent."""
-    return prefix.answer.text if prefix.answer is not None else None
+    answer = prefix.answer
+    return answer.text.strip() if answer is not None and answer.text is not None else None
 
 
 def value(text: str | None) -> Any:

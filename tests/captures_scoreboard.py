@@ -95,7 +95,7 @@ def scores(variant: str, scenario: str) -> Iterator[Score]:
 
 def _texts(found: list[str], truth: list[str]) -> str | None:
     """Several traces of one run repeat its request."""
-    distinct = list(dict.fromkeys(text.strip().removeprefix("New task:\n") for text in found))
+    distinct = list(dict.fromkeys(found))
     return None if distinct == truth else f"{distinct}"
 
 

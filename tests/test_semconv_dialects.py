@@ -522,6 +522,17 @@ def test_langsmith_reports_failures_beside_a_status_of_ok():
     assert (call.arguments, call.result, call.error) == ("KB-99", None, "no item KB-99")
 
 
+def test_langsmith_hides_inputs_and_outputs_as_empty_objects():
+    def tool(prompt: str) -> Span:
+        told = {"langsmith.span.kind": "tool", "gen_ai.prompt": prompt, "gen_ai.completion": "{}"}
+        return normalise(RawSpan(TRACE, "1" * 16, name="get", attributes=told))
+
+    hidden, empty = tool("{}"), tool('{"input": "{}"}')
+    assert (hidden.arguments, hidden.unseen) == (None, {"arguments": "content_hidden"})
+    assert (empty.arguments, empty.unseen) == ("{}", {})
+    assert hidden.result is None
+
+
 def test_adk_legacy_hides_arguments_and_results_as_empty_objects():
     def tool(arguments: str, response: str) -> Span:
         return normalise(

@@ -11,7 +11,7 @@ from typing import Final
 
 from monitor.model import SpanKind
 from monitor.semconv import payload
-from monitor.semconv.content import Shown, shown, shown_raw
+from monitor.semconv.content import HIDDEN, Shown, shown, shown_raw
 from monitor.semconv.dialect import Content
 from monitor.semconv.limits import name
 from monitor.semconv.messages import read as read_message
@@ -73,7 +73,12 @@ def _empty(value: Value) -> bool:
 
 
 def _arguments(value: Value, note: str | None) -> Shown:
-    """A tool run's input: `{"input": "<repr of the arguments>"}`, or the arguments themselves."""
+    """A tool run's input: `{"input": "<repr of the arguments>"}`, or the arguments themselves.
+
+    One without arguments is `{"input": "{}"}`; an input that was hidden is `{}`.
+    """
+    if isinstance(value, str) and _empty(value):
+        return HIDDEN
     text, why = shown(value, note)
     found = fields(text.encode()) if text is not None and why is None else None
     if found is None:
