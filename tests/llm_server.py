@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
@@ -65,6 +66,7 @@ class LlmServer:
         self.script = script
         self.asked: list[Asked] = []
         self.url = ""
+        self._port = 0
         self.active = self.most = 0
         self._runner: web.AppRunner | None = None
 
@@ -73,15 +75,16 @@ class LlmServer:
         app.router.add_post("/v1/chat/completions", self._complete)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port)
         await site.start()
-        port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-        self.url = f"http://127.0.0.1:{port}/v1"
+        self._port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+        self.url = f"http://127.0.0.1:{self._port}/v1"
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
@@ -100,3 +103,36 @@ class LlmServer:
 async def never(_: Asked) -> Any:
     """Accepts and never answers."""
     await asyncio.Event().wait()
+
+
+class ServerThread:
+    """The server in a thread of its own, for tests of other processes. It can die and return."""
+
+    def __init__(self, script: Script = read_well) -> None:
+        self.server = LlmServer(script)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._run(self.server.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.die()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def die(self) -> None:
+        self._run(self.server.__aexit__())
+
+    def come_back(self) -> None:
+        self._run(self.server.__aenter__())
+
+    def _run(self, doing: Any) -> None:
+        asyncio.run_coroutine_threadsafe(doing, self._loop).result(30)

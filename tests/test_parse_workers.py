@@ -1,0 +1,170 @@
+"""All three roles as processes, with an LLM server that answers, dies and returns."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from monitor.label import Label
+from monitor.model import Reading
+from streams import cli
+from streams.events import read
+from tests.deployment import Deployment, otlp_trace, settings
+from tests.llm_server import Asked, ServerThread
+from tests.services import broker, redis_url, wait_for  # noqa: F401
+
+pytestmark = pytest.mark.services
+NUMBERS = itertools.count()
+SAID = b"All done, see above."
+
+CONTRACT = """
+contract: desk
+version: 1
+grounding: "off"
+semantic: {mode: gate}
+"""
+
+
+def runs(count: int, start: int = 0) -> list[bytes]:
+    """Runs with answers of their own, each claiming an order that no result holds."""
+    values = []
+    for number in range(start, start + count):
+        answer = b"Order %06d is here" % number
+        assert len(answer) == len(SAID)
+        values += [v.replace(SAID, answer) for v in otlp_trace(os.urandom(16).hex(), ["t.get"])]
+    return values
+
+
+def made(broker: str, redis_url: str, tmp_path: Any, url: str, **more: Any) -> Deployment:  # noqa: F811
+    contracts = tmp_path / "contracts"
+    contracts.mkdir()
+    (contracts / "desk.yaml").write_text(CONTRACT)
+    given = {
+        "contracts": contracts, "llm_url": url, "llm_model": "m", "llm_deadline": "5s",
+        "llm_batch_age": "200ms", "reading_deadline": "20s", **more,
+    }  # fmt: skip
+    deployment = Deployment(settings(broker, redis_url, f"parse{next(NUMBERS)}", **given), tmp_path)
+    deployment.create()
+    return deployment
+
+
+def labels(deployment: Deployment) -> dict[str, Label]:
+    """The last label of each trajectory."""
+    last: dict[str, Label] = {}
+    for record in deployment.read(deployment.plan.labels.name):
+        body = read(record.headers, record.value).body
+        assert isinstance(body, Label)
+        last[body.trajectory_id] = body
+    return last
+
+
+def readings(deployment: Deployment) -> dict[str, list[Reading]]:
+    found = defaultdict(list)
+    for _, decoded in deployment.journal():
+        for arrival in decoded.arrivals:
+            if isinstance(arrival, Reading):
+                found[arrival.trajectory].append(arrival)
+    return found
+
+
+def final(deployment: Deployment, count: int) -> bool:
+    found = labels(deployment)
+    return len(found) == count and all(label.phase == "final" for label in found.values())
+
+
+def run(deployment: Deployment, monkeypatch: Any, *args: str) -> int:
+    for name, value in deployment.environment().items():
+        if name.startswith("AGENTTRUST_"):
+            monkeypatch.setenv(name, value)
+    return cli.run(list(args))
+
+
+def test_answers_are_read_and_labels_revised(broker, redis_url, tmp_path, monkeypatch, capsys):  # noqa: F811
+    with ServerThread() as llm:
+        deployment = made(broker, redis_url, tmp_path, llm.url)
+        with (
+            deployment.worker("ingest"),
+            deployment.worker("evaluate"),
+            deployment.worker("parse"),
+        ):
+            deployment.send(runs(20))
+            wait_for(lambda: final(deployment, 20), "every label is final", 60)
+            found = labels(deployment)
+            assert {label.layers["semantic"] for label in found.values()} == {"fail"}
+            assert {label.verdict for label in found.values()} == {"violated"}
+            calls = len(llm.server.asked)
+            assert calls <= 20
+
+            name = next(iter(found))
+            assert run(deployment, monkeypatch, "reparse", name) == 0
+            assert "attempt 2" in capsys.readouterr().out
+            wait_for(
+                    lambda: any(one.attempt == 2 for one in readings(deployment)[name]),
+                    "the second reading", 30,
+                )  # fmt: skip
+            assert len(llm.server.asked) == calls + 1
+            assert run(deployment, monkeypatch, "reparse", "f" * 32) == 2
+            assert "nothing is known" in capsys.readouterr().out
+
+        assert run(deployment, monkeypatch, "judge", "report", "--json") == 0
+        report = json.loads(capsys.readouterr().out)
+        assert (report["trajectories"], report["labels"]) == (20, 20)
+        # A result that came after the root made some answers be asked for again.
+        assert 21 <= report["readings"] <= 41
+        assert report["models"] == {"scripted-1.2": report["readings"]}
+    # The server is gone: what it said is in the journal.
+    assert run(deployment, monkeypatch, "replay", "--verify") == 0
+
+
+def test_a_server_that_dies_and_workers_that_are_killed_lose_no_answer(broker, redis_url, tmp_path):  # noqa: F811
+    with ServerThread() as llm:
+        deployment = made(
+            broker, redis_url, tmp_path, llm.url, llm_deadline="2s", reading_deadline="15s"
+        )
+        with deployment.worker("ingest"), deployment.worker("evaluate"):
+            with deployment.worker("parse", "first"):
+                deployment.send(runs(10))
+                wait_for(lambda: len(llm.server.asked) > 0, "the first call", 60)
+                llm.die()
+                deployment.send(runs(10, 10))
+            with deployment.worker("parse", "second"):
+                deployment.send(runs(10, 20))
+                llm.come_back()
+                wait_for(lambda: final(deployment, 30), "every label is final", 90)
+        found = labels(deployment)
+        assert {label.layers["semantic"] for label in found.values()} <= {"fail", "unassessed"}
+        for label in found.values():
+            if label.layers["semantic"] == "unassessed":
+                assert any(reason.startswith("reading_") for reason in label.coverage.reasons)
+        assert set(readings(deployment)) == set(found)
+
+
+def test_without_a_parse_worker_no_label_stays_open(broker, redis_url, tmp_path):  # noqa: F811
+    def never(_: Asked) -> list[dict[str, Any]]:
+        raise AssertionError("nobody asks")
+
+    with ServerThread(never) as llm:
+        deployment = made(broker, redis_url, tmp_path, llm.url, reading_deadline="2s")
+        with deployment.worker("ingest"), deployment.worker("evaluate"):
+            deployment.send(runs(3))
+            wait_for(lambda: final(deployment, 3), "every label is final", 60)
+        assert {label.coverage.reasons for label in labels(deployment).values()} == {
+            ("reading_timeout",)
+        }
+        assert llm.server.asked == []
+
+
+def test_the_role_says_what_it_needs(broker, redis_url, tmp_path, monkeypatch, capsys):  # noqa: F811
+    deployment = Deployment(settings(broker, redis_url, f"parse{next(NUMBERS)}"), tmp_path)
+    deployment.create()
+    assert run(deployment, monkeypatch, "worker", "--roles", "parse") == 2
+    assert "AGENTTRUST_LLM_URL and AGENTTRUST_LLM_MODEL" in capsys.readouterr().err
+    monkeypatch.setenv("AGENTTRUST_LLM_DOLLARS_PER_DAY", "1")
+    monkeypatch.setenv("AGENTTRUST_LLM_MODEL", "unheard-of")
+    assert run(deployment, monkeypatch, "worker", "--roles", "parse") == 2
+    assert "the price of 'unheard-of' is not known" in capsys.readouterr().err
