@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, SecretStr, model_validator
 from pydantic_settings import BaseSettings
 
-from streams import security
 from streams.setting_values import (
     PATH,
     DisagreementError,
@@ -104,6 +103,8 @@ class Connection(BaseSettings):
         if protocol in _SASL:
             args["sasl_mechanism"] = self.kafka_sasl_mechanism
             if self.kafka_sasl_mechanism == "OAUTHBEARER":
+                from streams import security  # noqa: PLC0415 - brings the clients; --help has none
+
                 command = self.kafka_token_command
                 args["sasl_oauth_token_provider"] = security.Token(
                     self.kafka_token_file,
@@ -224,6 +225,8 @@ class Connection(BaseSettings):
         given: SecretStr | None = getattr(self, f"{server}_password")
         if file is None:
             return None if given is None else given.get_secret_value()
+        from streams import security  # noqa: PLC0415 - it brings the clients, which --help lacks
+
         try:
             return security.secret(file)
         except security.SecurityError as error:
@@ -239,6 +242,8 @@ class Connection(BaseSettings):
         if not encrypted:
             return None
         parts = (getattr(self, f"{server}_{name}") for name in ("ca", "client_cert", "client_key"))
+        from streams import security  # noqa: PLC0415 - as above
+
         try:
             return security.tls(*parts)
         except security.SecurityError as error:

@@ -21,7 +21,13 @@ TEXTS = (
     "  ",
     "x",
 )
-RESULTS: tuple[Any, ...] = ("T-1", {"n": 48, "t": ["hello there"]}, [], "T-2", {"k": None, "b": True, "f": 48.0})
+RESULTS: tuple[Any, ...] = (
+    "T-1",
+    {"n": 48, "t": ["hello there"]},
+    [],
+    "T-2",
+    {"k": None, "b": True, "f": 48.0},
+)
 
 
 @dataclass
