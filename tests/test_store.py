@@ -11,7 +11,7 @@ from monitor.engine import StoreBehind
 from monitor.memory import MemoryStore
 from monitor.ports import Saving, Wanted, Watermark
 from streams import store as store_module
-from streams.store import SCHEMA, RedisStore, StoreCorrupt, StoreUnsafe
+from streams.store import SCHEMA, RedisStore, StoreCorrupt, StoreRefused, StoreUnsafe
 from tests.services import (  # noqa: F401
     free_port,
     redis_cluster_url,
@@ -294,7 +294,7 @@ def test_an_outage_is_waited_for(tmp_path, run, caplog):
 
 def test_an_outage_without_end_is_raised(run):
     url = f"redis://127.0.0.1:{free_port()}"
-    with pytest.raises(redis.exceptions.ConnectionError):
+    with pytest.raises(StoreRefused, match=f"no Redis answers at {url}"):
         run(RedisStore.connect(url, prefix="x", partitions=1, ttl=9, patience=0.1))
 
 
