@@ -8,7 +8,7 @@
 | quotation | the words stand there, quotes, hyphens, spaces and case aside |
 | action | the step is a call that ran, did not fail, does not merely read, and names the same entity |
 | absence | what stands there is empty |
-| status, other | what stands there shares the value's words, else `unchecked` |
+| status, other | what stands there holds the value's words; `unchecked` when it only is about it |
 
 Two rules hold for every kind, because a model can be talked into any kind: the value must be what
 the answer's own words say, and every number and identifier in these words must occur in some result.
@@ -31,7 +31,8 @@ _EXCERPT: Final = 200
 
 # Linear: a number is at most 40 digits, and starts where no word or fraction goes on.
 _NUMBER: Final = re.compile(
-    r"(?<![\w.])[-−]?(?:\d{1,3}(?:,\d{3})+|\d{1,40})(?:\.\d{1,20})?(?!\d)", re.ASCII
+    r"(?<![\w.])(?<![A-Za-z][-_])[-−]?(?:\d{1,3}(?:,\d{3})+|\d{1,40})(?:\.\d{1,20})?(?!\d)",
+    re.ASCII,
 )
 _SPELT: Final = {
     word: Decimal(number)
@@ -58,7 +59,9 @@ _MONTH_DAY: Final = re.compile(rf"\b{_MONTH} (\d{{1,2}})(?:st|nd|rd|th)?\b(?:,? 
 _DAY_MONTH: Final = re.compile(
     rf"\b(\d{{1,2}})(?:st|nd|rd|th)? (?:of )?{_MONTH}\b(?:,? (\d{{4}})\b)?"
 )
-_TIME: Final = re.compile(r"\b(\d{1,2}):(\d{2})(?::\d{2})?(?:\.\d+)?(?: ?([ap])\.?m\b)?", re.ASCII)
+_TIME: Final = re.compile(
+    r"(?<![\d:])(\d{1,2}):(\d{2})(?::\d{2})?(?:\.\d+)?(?: ?([ap])\.?m\b)?", re.ASCII
+)
 _PATH: Final = re.compile(r"\.?([^.\[\]'\"]+)|\[(-?\d{1,9})\]|\[(?:'([^']*)'|\"([^\"]*)\")\]")
 _SAME: Final = str.maketrans(
     {
@@ -93,13 +96,12 @@ def resolve(claim: Claim, evidence: Sequence[Shown], *, whole: bool) -> Outcome 
     def because(decided: Any, message: str) -> Outcome:
         return Outcome(decided, claim.kind, claim.words[:_EXCERPT], claim.confidence, message)
 
-    strange = _foreign_items(claim.words, evidence)
-    if strange and (whole or claim.evidence is not None):
-        return because("mismatch", "a number or identifier in it stands in no result")
     if claim.evidence is None:
         if not whole:
             return because("undecided", "no evidence is named, and not all was shown")
         return because("unsupported", "the reading points at no evidence for a claim")
+    if _foreign_items(claim.words, evidence):
+        return because("mismatch", "a number or identifier in it stands in no result")
     shown = next((s for s in evidence if s.step == claim.evidence.step), None)
     found = None if shown is None else _at(shown, claim.evidence.path)
     if shown is None or found is None:
@@ -120,12 +122,8 @@ def resolve(claim: Claim, evidence: Sequence[Shown], *, whole: bool) -> Outcome 
     said = _words(claim.value)
     if said and said <= there:
         return None
-    if (
-        leaf is None
-        or isinstance(leaf, bool)
-        or (said | _words(claim.subject))
-        & (there | _words(f"{shown.tool or ''} {claim.evidence.path}"))
-    ):
+    near = there | _words(claim.evidence.path)
+    if isinstance(leaf, bool) or (said | _words(f"{claim.subject} {claim.kind}")) & near:
         return because("unchecked", "what it points at says it in other words, if it does")
     return because("mismatch", "what it points at speaks of something else")
 
