@@ -457,6 +457,7 @@ def _run(settings: Settings, role: Role) -> None:
 async def _checked(settings: Settings, role: Role, stop: asyncio.Event) -> None:
     topic = await topics.journal_partitions(settings)
     topics.check_partitions(settings.partitions, topic, None)
+    await topics.check_session(settings)
     began = time.monotonic()
     health = Health(role, start=join_within(settings) + PATIENCE)
     metrics.tell(role=role, version=version("agenttrust-monitor"), fold_version=str(FOLD_VERSION))

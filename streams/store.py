@@ -138,7 +138,7 @@ class StoreUnsafe(UserError):  # noqa: N818 - as above
 
 
 class StoreRefused(UserError):  # noqa: N818 - as above
-    """The Redis wants other credentials or certificates; the text names the settings."""
+    """There is no Redis, or it wants other credentials or certificates; the text says which."""
 
 
 def _refusal(error: RedisError) -> str | None:
@@ -204,7 +204,7 @@ class RedisStore:
         """Opens the store at a redis:// or rediss:// URL; finds out by itself whether it is a
         Redis Cluster. `access` is `Settings.redis_args()`: credentials and certificates.
 
-        Raises StoreRefused at once when the Redis wants other ones.
+        Raises StoreRefused: at once when the Redis wants other ones, else when patience ends.
         """
         options: dict[str, Any] = {"socket_timeout": _CALL, "socket_connect_timeout": 5.0}
         options.update(access or {})
@@ -223,6 +223,9 @@ class RedisStore:
 
         try:
             cluster = await patiently("state store", is_cluster, FAILURES, patience=patience)
+        except FAILURES as error:
+            await client.aclose()
+            raise StoreRefused(f"no Redis answers at {redacted(url)}: {words(error)}") from error
         except BaseException:
             await client.aclose()
             raise

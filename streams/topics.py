@@ -26,6 +26,7 @@ from aiokafka.errors import (
 
 from streams.errors import UserError
 from streams.security import refusal
+from streams.setting_values import variable
 from streams.settings import Settings
 
 RECORD_BYTES: Final = 1024**2
@@ -293,6 +294,31 @@ async def journal_partitions(settings: Settings) -> int | None:
     name = plan(settings).journal.name
     async with admin(settings) as client:
         return (await partition_counts(client, [name])).get(name)
+
+
+async def check_session(settings: Settings) -> None:
+    """Raises TopicsError when the brokers refuse sessions as short or long as SESSION_TIMEOUT.
+
+    Asked beforehand, since a consumer that is refused tries no more and says nothing. A broker
+    that does not tell its limits is believed to have none.
+    """
+    wanted = round(settings.session_timeout * 1000)
+    async with admin(settings) as client:
+        try:
+            node = (await client.describe_cluster())["brokers"][0]["node_id"]
+            [answer] = await client.describe_configs(
+                [ConfigResource(ConfigResourceType.BROKER, str(node))]
+            )
+            found = {entry[0]: entry[1] for r in answer.resources for entry in r[4]}
+            least, most = (int(found[f"group.{end}.session.timeout.ms"]) for end in ("min", "max"))
+        except (KafkaError, LookupError, TypeError, ValueError):
+            return
+    if not least <= wanted <= most:
+        raise TopicsError(
+            f"{variable('session_timeout')} is {wanted / 1000:g}s; the brokers allow "
+            f"{least / 1000:g}s to {most / 1000:g}s (group.min.session.timeout.ms, "
+            "group.max.session.timeout.ms)"
+        )
 
 
 def check_partitions(setting: int, topic: int | None, stored: int | None) -> None:

@@ -101,6 +101,21 @@ def test_kafka_stamps_records_with_its_own_time_and_no_probe_stays(kafka):
     assert asyncio.run(probed(chosen)) == (True, [])
 
 
+@pytest.mark.services
+def test_a_session_that_the_brokers_refuse_stops_the_worker(kafka):
+    chosen = settings(kafka.bootstrap, session_timeout="5m")
+    asyncio.run(t.check_session(chosen))
+    short = chosen.model_copy(update={"session_timeout": 0.5})
+    told = r"AGENTTRUST_SESSION_TIMEOUT is 0\.5s; the brokers allow 1s to 1800s"
+    with pytest.raises(t.TopicsError, match=told):
+        asyncio.run(t.check_session(short))
+
+
+@pytest.mark.services
+def test_a_broker_without_limits_takes_any_session(embedded_broker):
+    asyncio.run(t.check_session(settings(embedded_broker, session_timeout="3s")))
+
+
 def test_no_broker_is_one_sentence():
     port = free_port()
     with pytest.raises(t.TopicsError, match=f"no Kafka broker answers at 127.0.0.1:{port}"):
