@@ -3,7 +3,7 @@
 | kind | supported when |
 | --- | --- |
 | identifier | the value stands there, letter for letter |
-| quantity | a number there has the value, rounded to the digits that the answer shows |
+| quantity | a number there has the value, rounded to the decimals that the answer shows |
 | date | a date there is the same day, a time the same minute, whatever the format |
 | quotation | the words stand there, quotes, hyphens, spaces and case aside |
 | action | the step is a call that ran, did not fail, does not merely read, and names the same entity |
