@@ -25,7 +25,7 @@ from monitor.model import (
     Verdict,
 )
 from monitor.reading import parser_digest
-from monitor.window import judgements
+from monitor.window import judgements, ran
 
 PENDING: Final = 32
 """Entries of `pending` at most; a label is no log."""
@@ -187,7 +187,7 @@ def _reasons(
         if tool in rules:
             reasons.add(unseen, "policy")
     for call in head.window:
-        if call.executed and not call.readable:
+        if ran(call, head) and not call.readable:
             reasons.add(call.result_unseen or "content_hidden", "grounding")
         if call.key in policy.blind:
             reasons.add(call.arguments_unseen or "content_hidden", "policy")

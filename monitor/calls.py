@@ -314,6 +314,7 @@ def quoted_results(calls: list[LogicalCall], turns: list[Turn], *, resumed: bool
             continue
         here = turn.place.position()
         asked: dict[str, str] = {}
+        why = turn.span.unseen.get("input")
         taken = {call.call_id for message in turn.span.inputs for call in message.calls}
         for number, message in enumerate(turn.span.inputs):
             for index, request in enumerate(message.calls):
@@ -342,9 +343,9 @@ def quoted_results(calls: list[LogicalCall], turns: list[Turn], *, resumed: bool
                     and call.tool == (quoted.tool or asked.get(quoted.call_id or "", call.tool))
                 ]
                 if known:
-                    quote(known[-1], quoted)
+                    quote(known[-1], quoted, why)
                 elif quoted.call_id is None and (loose := _unreturned(calls, quoted, here)):
-                    quote(loose, quoted)
+                    quote(loose, quoted, why)
                 elif first and quoted.result is not None:
                     context.results.append(quoted.result)
         first = False
@@ -381,13 +382,15 @@ def _unreturned(
     return min(open_calls, key=lambda call: call.position, default=None)
 
 
-def quote(call: LogicalCall, quoted: ReturnedResult) -> None:
-    """A later turn's history quotes the result of a call."""
+def quote(call: LogicalCall, quoted: ReturnedResult, why: Unseen | None = None) -> None:
+    """A later turn's history quotes the result of a call. `why`: not all of that history is shown,
+    so that what is quoted may be cut."""
     if quoted.result is None and not quoted.failed:
         return
     call.returned = True
-    if call.result is None or (call.result_unseen is not None and quoted.result is not None):
-        call.result, call.result_unseen = quoted.result, None
+    better = call.result_unseen is not None and quoted.result is not None and why is None
+    if call.result is None or better:
+        call.result, call.result_unseen = quoted.result, why
     if quoted.failed and call.error is None:
         call.error = quoted.result or ""
 

@@ -131,7 +131,7 @@ def _append_turn(
         return False  # whose answer it is, is not told by the end of the prefix
 
     for call, quoted in quotes:
-        quote(call, quoted)
+        quote(call, quoted, span.unseen.get("input"))
         slim(call, bench.ruled)
     if not head.turn_conversation and span.conversation_id:
         head.conversation, head.turn_conversation = span.conversation_id, True

@@ -51,12 +51,16 @@ def _with(span: Span, logs: list[Span]) -> Span:
     inputs = span.inputs or _all([log.inputs for log in logs])
     outputs = span.outputs or _all([log.outputs for log in logs])
     unseen = dict(span.unseen)
+    if inputs and not span.inputs:
+        unseen.pop("input", None)
     if outputs and not span.outputs:
         unseen.pop("output", None)
     for log in logs:
         for part, why in log.unseen.items():
             if not (span.inputs if part == "input" else span.outputs):
                 unseen.setdefault(part, why)
+    if outputs and not inputs:
+        unseen.setdefault("input", "content_hidden")
     return msgspec.structs.replace(
         span,
         kind="llm",

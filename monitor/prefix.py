@@ -80,6 +80,8 @@ class Prefix(msgspec.Struct):
     context: Context
     """What the first turn's history tells of the time before this trajectory: evidence."""
     tools_seen: bool
+    context_unseen: Unseen | None = None
+    """Why the first turn's history, which may hold evidence, cannot be read whole."""
 
     @property
     def answer(self) -> Answer | None:
@@ -125,6 +127,9 @@ def derive(spans: Mapping[str, Span]) -> Prefix:
         gaps=_gaps(turns, context.aliases, resumed=resumed),
         context=context,
         tools_seen=bool(groups),
+        context_unseen=next(
+            (turn.span.unseen.get("input") for turn in turns if turn.place.kind == "llm"), None
+        ),
     )
 
 

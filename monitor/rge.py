@@ -24,7 +24,7 @@ from monitor.logs import joined
 from monitor.model import Span
 from monitor.places import Place
 from monitor.prefix import Prefix, derive
-from monitor.window import is_done, settle, slim
+from monitor.window import is_done, note, settle, slim
 
 AGENTIC: Final = frozenset({"agent", "llm", "tool"})
 
@@ -83,6 +83,8 @@ def _judge_all(head: Head, prefix: Prefix, bench: Bench) -> None:
         slim(call, bench.ruled)
     head.unanswered = head.not_run = 0
     head.results_unseen, head.arguments_unseen = [], {}
+    if prefix.context_unseen is not None:
+        note(head.results_unseen, prefix.context_unseen)
     settle(head, bench, {})
 
 

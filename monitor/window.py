@@ -19,7 +19,7 @@ WINDOW: Final = 16
 def as_call(call: LogicalCall, head: Head, ruled: frozenset[str]) -> Call:
     """A logical call as the monitors see it."""
     execution: Execution
-    if call.executed or (call.returned and not head.tools_seen):
+    if ran(call, head):
         execution = "executed"
     else:
         execution = "unknown" if call.returned else "requested"
@@ -63,6 +63,11 @@ def judgements(
     return checks.policy.judge(policy), path
 
 
+def ran(call: LogicalCall, head: Head) -> bool:
+    """Its span was seen, or in a run without tool spans its result was quoted."""
+    return call.executed or (call.returned and not head.tools_seen)
+
+
 def is_shown(call: LogicalCall) -> bool:
     return call.arguments is not None and call.arguments_unseen is None
 
@@ -101,7 +106,7 @@ def _leave(head: Head, call: LogicalCall, ruled: frozenset[str]) -> None:
     """Sums over calls before the window."""
     head.unanswered += not call.answered
     head.not_run += not call.executed
-    if call.executed and not call.readable:
+    if ran(call, head) and not call.readable:
         note(head.results_unseen, call.result_unseen or "content_hidden")
     if call.tool in ruled and not is_shown(call):
         head.arguments_unseen[call.tool] = call.arguments_unseen or "content_hidden"

@@ -229,7 +229,7 @@ def test_one_bad_call_inside_a_list_costs_only_itself():
     told = {"gen_ai.output.messages": json.dumps([{"role": "assistant", "tool_calls": calls}])}
     found = normalise(raw(1, "chat", attributes=told))
     assert [call.tool for call in found.outputs[0].calls] == ["get", "put"]
-    assert found.unseen == {"output": "content_hidden"}
+    assert found.unseen["output"] == "content_hidden"
 
 
 def test_a_cycle_of_parents_is_cut():
@@ -274,3 +274,21 @@ def test_history_before_the_first_model_call_is_context():
     prefix = derive({span.span_id: span})
     assert prefix.calls == []
     assert prefix.context.results == ['{"n": 4}']
+
+
+def test_a_result_within_a_history_that_was_cut_is_not_taken_as_whole():
+    spans = [
+        root(),
+        llm(1, req=[("c1", "count")], user="q"),
+        msgspec.structs.replace(
+            llm(2, ans="It is 404.", history=[("c1", "count", '{"n": 40')]),
+            unseen={"input": "content_truncated"},
+        ),
+    ]
+    (call,) = derive({s.span_id: s for s in spans}).calls
+    assert (call.result, call.result_unseen) == ('{"n": 40', "content_truncated")
+    run = Run(contract())
+    for span in reversed(spans):
+        run.feed(span)
+    run.close()
+    assert (run.label.verdict, run.label.violations) == ("unassessed", ())

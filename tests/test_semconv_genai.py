@@ -235,13 +235,17 @@ def test_a_failed_tool_keeps_its_result():
 
 @pytest.mark.parametrize("outputs", [None, [], [{"role": "assistant", "parts": []}]])
 def test_a_model_call_that_shows_no_output_hides_it(outputs):
-    assert chat(outputs).unseen == {"output": "content_hidden"}
+    assert chat(outputs).unseen["output"] == "content_hidden"
+
+
+def test_a_model_call_that_shows_its_output_alone_hides_what_it_was_asked():
+    assert chat([text("assistant", "4")]).unseen == {"input": "content_hidden"}
 
 
 def test_a_blank_answer_is_seen_and_blank():
     found = chat([text("assistant", " ")])
     assert found.outputs == (Message("assistant", " "),)
-    assert found.unseen == {}
+    assert "output" not in found.unseen
 
 
 def test_the_role_of_a_tool_result_may_be_user():

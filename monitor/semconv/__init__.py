@@ -133,6 +133,8 @@ def normalise(raw: RawSpan) -> Span:
         and content.unseen.get("output") == "content_hidden"
     ):
         del content.unseen["output"]  # it said nothing, and hid nothing
+    if content.outputs and not content.inputs and content.kind == "llm":
+        content.miss("input", "content_hidden")
     start, end = raw.start, raw.end
     if not 0 <= start <= end <= _LATEST:
         start = min(max(start, 0), _LATEST)
