@@ -26,6 +26,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
+from google.rpc.error_details_pb2 import BadRequest
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsServiceRequest,
@@ -42,6 +43,7 @@ from streams import otlp_wire as wire
 from streams.errors import UserError
 from streams.health import Health, serving
 from streams.otlp_files import JSON, PROTOBUF
+from streams.otlp_json import mended
 from streams.processes import until_stopped
 from streams.settings import Settings, load
 from streams.split import LOGS, TRACES, Cut, Signal, cut_json, cut_protobuf
@@ -53,11 +55,15 @@ _DELIVERY: Final = 10.0
 """Seconds within which the brokers acknowledge; exporters give up after 10 by default."""
 _READ: Final = 30.0
 """Seconds within which a client sends its request."""
+_MEMBERS: Final = 16
+"""Members that a gzip body may have; each costs a copy of what is left."""
 _UNWELL: Final = 30.0
 """Seconds without a success after a failed write: `/healthz` fails."""
 
 # google.rpc.Code, which an OTLP error body carries.
+_UNKNOWN: Final = 2
 _INVALID_ARGUMENT: Final = 3
+_NOT_FOUND: Final = 5
 _RESOURCE_EXHAUSTED: Final = 8
 _UNIMPLEMENTED: Final = 12
 _UNAVAILABLE: Final = 14
@@ -78,17 +84,25 @@ class _Route:
     response: type[Any]
     signal: Signal
     rejected: str
-    resources: str
+    frames: tuple[str, str, str]
     check: Callable[[bytes], Any]
 
 
 class _Refusal(Exception):  # noqa: N818 - an answer, not a failure
+    """`retry_after` is seconds; `field` is where in the request the reason lies."""
+
     def __init__(
-        self, status: int, code: int, message: str, retry_after: int | None = None
+        self,
+        status: int,
+        code: int,
+        message: str,
+        retry_after: int | None = None,
+        field: str = "",
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.message = status, code, message
         self.retry_after = retry_after
+        self.field = field
 
 
 def app(settings: Settings, sink: Sink, health: Health | None = None) -> web.Application:
@@ -100,7 +114,7 @@ def app(settings: Settings, sink: Sink, health: Health | None = None) -> web.App
         ExportTraceServiceResponse,
         TRACES,
         "rejected_spans",
-        "resourceSpans",
+        ("resourceSpans", "scopeSpans", "spans"),
         _frames,
     )
     logs = _Route(
@@ -109,13 +123,15 @@ def app(settings: Settings, sink: Sink, health: Health | None = None) -> web.App
         ExportLogsServiceResponse,
         LOGS,
         "rejected_log_records",
-        "resourceLogs",
+        ("resourceLogs", "scopeLogs", "logRecords"),
         ExportLogsServiceRequest.FromString,
     )
     gate = _Gate(settings, sink)
     if health is not None:
         health.watch(gate.problems)
-    application = web.Application(client_max_size=settings.gateway_max_request)
+    application = web.Application(
+        client_max_size=settings.gateway_max_request, middlewares=[_always_a_status]
+    )
     application.add_routes(
         [
             web.post("/v1/traces", gate.handler(traces)),
@@ -124,6 +140,37 @@ def app(settings: Settings, sink: Sink, health: Health | None = None) -> web.App
         ]
     )
     return application
+
+
+@web.middleware
+async def _always_a_status(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Other refusals than the gate's have a Status as body, too."""
+    try:
+        return await handler(request)
+    except web.HTTPException as answer:
+        if answer.status < 400:
+            raise
+        allowed = answer.headers.get("Allow")
+        why = {
+            404: "there are /v1/traces and /v1/logs; metrics are not read",
+            405: f"{request.method} is not allowed here; allowed: {allowed}",
+        }.get(answer.status, answer.reason)
+        code = _NOT_FOUND if answer.status == 404 else _UNIMPLEMENTED
+        refused = _refused(_Refusal(answer.status, code, why), _kind(request) or JSON)
+        if allowed:
+            refused.headers["Allow"] = allowed
+        return refused
+    except Exception:
+        log.exception("a request failed")
+        return _refused(_Refusal(500, _UNKNOWN, "the gateway failed"), _kind(request) or JSON)
+
+
+def _kind(request: web.Request) -> str | None:
+    """The encoding of the request, None for one that is not OTLP's."""
+    kind = request.content_type.lower()
+    return kind if kind in {PROTOBUF, JSON} else None
 
 
 async def _welcome(request: web.Request) -> web.Response:
@@ -156,9 +203,10 @@ class _Gate:
             return answer
 
         async def answered(request: web.Request) -> web.Response:
-            kind = request.content_type.lower()
-            if kind not in {PROTOBUF, JSON}:
-                message = f"Content-Type {kind!r} is not accepted; allowed: {PROTOBUF}, {JSON}"
+            kind = _kind(request)
+            if kind is None:
+                told = request.content_type[:80]
+                message = f"Content-Type {told!r} is not accepted; allowed: {PROTOBUF}, {JSON}"
                 return _refused(_Refusal(415, _INVALID_ARGUMENT, message), JSON)
             try:
                 return await self._accept(request, route, kind)
@@ -186,7 +234,13 @@ class _Gate:
             await self._write(route.topic, cut.messages)
         finally:
             self._hold(-taken)
-        return _accepted(route, kind, cut.refused)
+        if cut.refused:
+            why = "too large for a Kafka message, even without attributes"
+        elif not cut.messages and body.strip() not in {b"", b"{}"}:
+            why = f"nothing was found: the request has no {route.frames[0]}"
+        else:
+            why = ""
+        return _accepted(route, kind, cut.refused, why)
 
     def _hold(self, size: int) -> None:
         self._held += size
@@ -194,7 +248,7 @@ class _Gate:
 
     async def _body(self, request: web.Request) -> bytes:
         """The request's body, decompressed."""
-        encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+        encoding = request.headers.get("Content-Encoding", "").strip().lower() or "identity"
         if encoding not in {"identity", "gzip"}:
             raise _Refusal(
                 415,
@@ -207,21 +261,28 @@ class _Gate:
         except web.HTTPRequestEntityTooLarge:
             raise self._too_large() from None
         except TimeoutError:
-            raise _Refusal(408, _UNAVAILABLE, f"no whole request within {_READ:g} s") from None
+            # Not 408, which exporters must not answer by sending it again.
+            message = f"no whole request within {_READ:g} s; send it again"
+            raise _Refusal(503, _UNAVAILABLE, message, 1) from None
         return self._unzipped(body) if encoding == "gzip" else body
 
     def _unzipped(self, body: bytes) -> bytes:
         limit = self._settings.gateway_max_request
-        decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        try:
-            data = decoder.decompress(body, limit + 1)
-        except zlib.error:
-            raise _Refusal(400, _INVALID_ARGUMENT, "the body is not gzip") from None
-        if len(data) > limit:
-            raise self._too_large()
-        if not decoder.eof or decoder.unused_data:
-            raise _Refusal(400, _INVALID_ARGUMENT, "the body is not one whole gzip stream")
-        return data
+        data = bytearray()
+        for _ in range(_MEMBERS):
+            decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+            try:
+                data += decoder.decompress(body, limit + 1 - len(data))
+            except zlib.error:
+                raise _Refusal(400, _INVALID_ARGUMENT, "the body is not gzip") from None
+            if len(data) > limit:
+                raise self._too_large()
+            if not decoder.eof:
+                raise _Refusal(400, _INVALID_ARGUMENT, "the body is not one whole gzip file")
+            body = decoder.unused_data
+            if not body:
+                return bytes(data)
+        raise _Refusal(400, _INVALID_ARGUMENT, f"the body has more than {_MEMBERS} gzip members")
 
     def _too_large(self) -> _Refusal:
         limit = self._settings.gateway_max_request
@@ -234,12 +295,8 @@ class _Gate:
         limit = self._settings.max_message_bytes
         try:
             if kind == JSON:
-                document = orjson.loads(body)
-                if not isinstance(document, dict):
-                    raise _Refusal(400, _INVALID_ARGUMENT, "the body is not a JSON object")
-                found = document.get(route.resources, [])
-                if not isinstance(found, list):
-                    raise _Refusal(400, _INVALID_ARGUMENT, f"{route.resources} is not a list")
+                document = _document(body)
+                found = _checked(document, route.frames)
                 if len(body) > limit:
                     return cut_json(document, route.signal, limit)
                 return Cut([body] if found else [])
@@ -247,7 +304,7 @@ class _Gate:
             if len(body) > limit:
                 return cut_protobuf(route.request.FromString(body), route.signal, limit)
             return Cut([body] if body else [])
-        except (DecodeError, orjson.JSONDecodeError) as error:
+        except (DecodeError, orjson.JSONDecodeError, orjson.JSONEncodeError) as error:
             what = f"{route.request.DESCRIPTOR.name} as {kind}"
             why = " ".join(str(error).split())[:200]
             raise _Refusal(400, _INVALID_ARGUMENT, f"the body is no {what}: {why}") from None
@@ -285,18 +342,57 @@ def _frames(body: bytes) -> None:
             wire.SCOPE_SPANS(scope)
 
 
-def _accepted(route: _Route, kind: str, refused: int) -> web.Response:
+def _document(body: bytes) -> Any:
+    """The body's JSON; halves of surrogate pairs, which JavaScript writes, are no reason to refuse.
+
+    Raises orjson.JSONDecodeError.
+    """
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return orjson.loads(mended(body))
+
+
+def _checked(document: Any, frames: tuple[str, str, str]) -> bool:
+    """Whether there is anything in it. Raises _Refusal unless it is whole down to its spans or log
+    records; what is wrong inside one stays, for the dead letters. A null is an absent field.
+    """
+    parents = [("", document)]
+    found = False
+    for frame in frames:
+        below = []
+        for at, parent in parents:
+            if not isinstance(parent, dict):
+                raise _misshapen(at, "a JSON object")
+            items = parent.get(frame)
+            place = f"{at}.{frame}" if at else frame
+            if items is not None and not isinstance(items, list):
+                raise _misshapen(place, "a list")
+            below += [(f"{place}[{n}]", item) for n, item in enumerate(items or ())]
+        parents = below if frame != frames[-1] else []
+        found = found or bool(below)
+    return found
+
+
+def _misshapen(place: str, what: str) -> _Refusal:
+    return _Refusal(400, _INVALID_ARGUMENT, f"{place or 'the body'} is not {what}", field=place)
+
+
+def _accepted(route: _Route, kind: str, refused: int, why: str) -> web.Response:
+    """Success; `why` is set where entries were refused, or as a warning."""
     response = route.response()
-    if refused:
+    if why:
         setattr(response.partial_success, route.rejected, refused)
-        response.partial_success.error_message = (
-            "too large for a Kafka message, even without attributes"
-        )
+        response.partial_success.error_message = why
     return _answer(200, response, kind)
 
 
 def _refused(refusal: _Refusal, kind: str) -> web.Response:
-    answer = _answer(refusal.status, Status(code=refusal.code, message=refusal.message), kind)
+    status = Status(code=refusal.code, message=refusal.message)
+    if refusal.status == 400:
+        violation = BadRequest.FieldViolation(field=refusal.field, description=refusal.message)
+        status.details.add().Pack(BadRequest(field_violations=[violation]))
+    answer = _answer(refusal.status, status, kind)
     if refusal.retry_after is not None:
         answer.headers["Retry-After"] = str(refusal.retry_after)
     return answer

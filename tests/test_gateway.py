@@ -10,7 +10,12 @@ from aiohttp.test_utils import TestClient, TestServer
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import NewTopic
 from aiokafka.errors import KafkaConnectionError, MessageSizeTooLargeError
+from google.rpc.error_details_pb2 import BadRequest
 from google.rpc.status_pb2 import Status
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -179,9 +184,142 @@ def test_the_root_says_what_to_do():
     assert raw.count(b"\n") == 1
 
 
-def test_other_methods_and_paths():
-    assert post(None, {}, method="GET")[0] == 405
-    assert post(BODY, PROTOBUF, path="/v1/metrics")[0] == 404
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("GET", "/v1/traces", 405, "POST"),
+        ("PUT", "/v1/logs", 405, "POST"),
+        ("POST", "/v1/metrics", 404, None),
+    ],
+)
+@pytest.mark.parametrize("kind", [PROTOBUF, JSON, {}])
+def test_other_methods_and_paths_are_answered_with_a_status(method, path, status, allow, kind):
+    answer, headers, raw, written = post(BODY, kind, method=method, path=path)
+    assert (answer, headers.get("Allow"), written) == (status, allow, [])
+    if kind is PROTOBUF:
+        assert headers["Content-Type"] == "application/x-protobuf"
+        assert Status.FromString(raw).message
+    else:
+        assert json.loads(raw)["message"]
+
+
+@pytest.mark.parametrize("kind", [PROTOBUF, JSON])
+def test_a_failure_of_the_gateway_itself_is_answered_with_a_status(kind, caplog):
+    status, headers, raw, _ = post(
+        BODY if kind is PROTOBUF else AS_JSON, kind, sink=Memory(KeyError())
+    )
+    assert (status, headers.get("Retry-After")) == (500, None)
+    assert headers["Content-Type"].split(";")[0] == kind["Content-Type"]
+    assert b"the gateway failed" in raw
+    assert "a request failed" in caplog.text
+
+
+def logs_request(*sizes: int) -> ExportLogsServiceRequest:
+    result = ExportLogsServiceRequest()
+    records = result.resource_logs.add().scope_logs.add().log_records
+    for size in sizes:
+        record = records.add(event_name="e")
+        record.attributes.add(key="k").value.string_value = "x" * size
+    return result
+
+
+def test_logs_are_written_cut_and_partly_refused_as_traces_are():
+    body = logs_request(10).SerializeToString()
+    status, _, raw, written = post(body, PROTOBUF, path="/v1/logs")
+    assert (status, raw, written) == (200, b"", [("otlp_logs", body)])
+    large = logs_request(*[40_000] * 3)
+    large.resource_logs[0].scope_logs[0].log_records[0].body.string_value = "x" * 100_000
+    status, _, raw, written = post(
+        gzip.compress(large.SerializeToString()),
+        PROTOBUF | {"Content-Encoding": "gzip"},
+        path="/v1/logs",
+        max_message_bytes="64KiB",
+    )
+    told = ExportLogsServiceResponse.FromString(raw).partial_success
+    assert (status, told.rejected_log_records, len(written)) == (200, 1, 2)
+    assert told.error_message
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        (b"3", ""),
+        (b'{"resourceSpans": {}}', "resourceSpans"),
+        (b'{"resourceSpans": [{}, 3]}', "resourceSpans[1]"),
+        (b'{"resourceSpans": [{"scopeSpans": "x"}]}', "resourceSpans[0].scopeSpans"),
+        (
+            b'{"resourceSpans": [{"scopeSpans": [{"spans": true}]}]}',
+            "resourceSpans[0].scopeSpans[0].spans",
+        ),
+    ],
+)
+def test_bad_data_is_refused_for_good_and_its_place_told(body, place):
+    status, headers, raw, written = post(body, JSON)
+    assert (status, headers.get("Retry-After"), written) == (400, None, [])
+    [detail] = json.loads(raw)["details"]
+    assert detail["@type"] == "type.googleapis.com/google.rpc.BadRequest"
+    assert detail["fieldViolations"][0].get("field", "") == place
+
+
+def test_bad_protobuf_carries_a_bad_request():
+    status = Status.FromString(post(b"hello, world", PROTOBUF)[2])
+    detail = BadRequest()
+    assert status.details[0].Unpack(detail)
+    assert detail.field_violations[0].description == status.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"resourceSpans": null}',
+        b'{"resourceSpans": [], "unknown": 1}',
+    ],
+)
+def test_a_null_is_an_absent_field_and_unknown_fields_are_no_error(body):
+    status, _, _, written = post(body, JSON)
+    assert (status, written) == (200, [])
+
+
+def test_a_request_of_the_other_signal_is_warned_about():
+    status, _, raw, written = post(b'{"resourceLogs": [{}]}', JSON)
+    told = json.loads(raw)["partialSuccess"]
+    assert (status, written) == (200, [])
+    assert told == {"errorMessage": "nothing was found: the request has no resourceSpans"}
+
+
+def test_one_bad_span_of_json_stays_for_the_dead_letters():
+    body = b'{"resourceSpans":[{"scopeSpans":[{"spans":[3,{"name":"s"}]}]}]}'
+    assert post(body, JSON)[3] == [("otlp_spans", body)]
+
+
+def test_half_a_surrogate_pair_does_not_keep_a_request_out():
+    body = AS_JSON.replace(b'"s"', b'"cut \\ud83d"')
+    assert post(body, JSON)[3] == [("otlp_spans", body)]
+
+
+def test_deep_nesting_in_a_request_to_be_cut_is_refused():
+    deep = b"[" * 300 + b"]" * 300
+    body = AS_JSON.replace(b'"s"', b'"s","x":' + deep + b',"y":"' + b"y" * 70_000 + b'"')
+    assert post(body, JSON, max_message_bytes="64KiB")[0] == 400
+
+
+def test_gzip_may_have_several_members():
+    halves = gzip.compress(BODY[:20]) + gzip.compress(BODY[20:])
+    assert post(halves, PROTOBUF | {"Content-Encoding": "gzip"})[3] == [("otlp_spans", BODY)]
+    body = gzip.compress(BODY) + gzip.compress(b"") * 1000
+    assert post(body, PROTOBUF | {"Content-Encoding": "gzip"})[0] == 400
+
+
+def test_a_slow_client_may_send_it_again(monkeypatch):
+    monkeypatch.setattr(g, "_READ", 0.05)
+
+    async def body():
+        yield BODY[:10]
+        await asyncio.sleep(30)
+
+    status, headers, raw, _ = post(body(), PROTOBUF)
+    assert (status, headers["Retry-After"]) == (503, "1")
+    assert Status.FromString(raw).message
 
 
 @pytest.mark.services
