@@ -18,11 +18,9 @@ WINDOW: Final = 16
 
 def as_call(call: LogicalCall, head: Head, ruled: frozenset[str]) -> Call:
     """A logical call as the monitors see it."""
-    execution: Execution
+    execution: Execution = "unknown" if call.returned else "requested"
     if ran(call, head):
         execution = "executed"
-    else:
-        execution = "unknown" if call.returned else "requested"
     return Call(
         key=call.key,
         tool=call.tool,

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -52,18 +53,33 @@ def test_every_impossible_cell_is_explained():
         assert any(f"{scenario}" in line and cell in line for line in lines), (variant, scenario)
 
 
+Raw = RawSpan | RawLog
+
+
+@cache
+def raws(variant: str, scenario: str) -> list[list[Raw]]:
+    """What each request holds, in order of arrival."""
+    found: list[list[Raw]] = []
+    for path in sorted((CAPTURES / variant / scenario).glob("*.pb")):
+        read = decode_logs if ".logs." in path.name else decode
+        found.append([r for r in read(path.read_bytes()) if isinstance(r, RawSpan | RawLog)])
+    return found
+
+
+def normalised(batches: list[list[Raw]]) -> list[list[Span]]:
+    return [
+        [
+            *(normalise(raw) for raw in batch if isinstance(raw, RawSpan)),
+            *normalise_logs(raw for raw in batch if isinstance(raw, RawLog)),
+        ]
+        for batch in batches
+    ]
+
+
 @cache
 def arrivals(variant: str, scenario: str) -> list[list[Span]]:
     """What each request brings, in order of arrival."""
-    found = []
-    for path in sorted((CAPTURES / variant / scenario).glob("*.pb")):
-        body = path.read_bytes()
-        if ".logs." in path.name:
-            records = [r for r in decode_logs(body) if isinstance(r, RawLog)]
-            found.append(list(normalise_logs(records)))
-        else:
-            found.append([normalise(raw) for raw in decode(body) if isinstance(raw, RawSpan)])
-    return found
+    return normalised(raws(variant, scenario))
 
 
 def outcome(batches: list[list[Span]]) -> dict[str, Any]:
@@ -150,3 +166,56 @@ def test_a_forbidden_call_is_told_at_the_first_arrival_that_shows_it(variant, sc
     assert shown is not None
     assert told == shown
     assert any(call.tool == "issue_refund" for call in derive(spans).calls)
+
+
+CONTENT = (
+    "arguments", "result", "messages", "input.value", "output.value", "content", "prompt",
+    "completion", "text", "toolCalls", "toolCall.args", "response", "entity.input", "entity.output",
+    "events",
+)  # fmt: skip
+
+
+def less(raw: Raw, random: Any) -> Raw | None:
+    """The span with one piece of content absent, redacted or dropped; a log record is not there."""
+    if isinstance(raw, RawLog):
+        return None
+    keys = [k for k, v in raw.attributes.items() if k.endswith(CONTENT) and isinstance(v, str)]
+    told = [event for event in raw.events if event.name != "exception"]
+    if told and (not keys or random.random() < 0.5):
+        gone = random.choice(told)
+        events = tuple(event for event in raw.events if event is not gone)
+        return msgspec.structs.replace(raw, events=events)
+    if not keys:
+        return raw
+    key = random.choice(sorted(keys))
+    kept = {k: v for k, v in raw.attributes.items() if k != key}
+    match random.randrange(3):
+        case 0:
+            return msgspec.structs.replace(raw, attributes=kept)
+        case 1:
+            return msgspec.structs.replace(raw, attributes=kept | {key: "__REDACTED__"})
+    return msgspec.structs.replace(raw, attributes=kept, dropped=1)
+
+
+@pytest.mark.parametrize("variant", sorted({variant for variant, _ in scenarios()}))
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(data=st.data())
+def test_law_5_less_content_leads_to_no_trust_and_to_no_accusation(variant, data):
+    chosen = ("ok_parallel", "same_tool_parallel", "bad_invented", "no_content")
+    scenario = data.draw(
+        st.sampled_from([s for v, s in scenarios() if v == variant and s in chosen])
+    )
+    batches = raws(variant, scenario)
+    random = data.draw(st.randoms(use_true_random=False))
+    at = random.choice([n for n, batch in enumerate(batches) if batch])
+    place = random.randrange(len(batches[at]))
+    changed = less(batches[at][place], random)
+    batch = [*batches[at][:place], *([changed] if changed else []), *batches[at][place + 1 :]]
+    before = {label[0] for label in outcome(normalised(batches))["labels"].values()}
+    after = outcome(normalised([*batches[:at], batch, *batches[at + 1 :]]))["labels"]
+    assert {label[0] for label in after.values()} <= before | {"unassessed"}
