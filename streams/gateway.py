@@ -13,8 +13,8 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final, Protocol
@@ -129,9 +129,7 @@ def app(settings: Settings, sink: Sink, health: Health | None = None) -> web.App
     gate = _Gate(settings, sink)
     if health is not None:
         health.watch(gate.problems)
-    application = web.Application(
-        client_max_size=settings.gateway_max_request, middlewares=[_always_a_status]
-    )
+    application = web.Application(middlewares=[_always_a_status])
     application.add_routes(
         [
             web.post("/v1/traces", gate.handler(traces)),
@@ -181,12 +179,53 @@ async def _welcome(request: web.Request) -> web.Response:
     )
 
 
+class _Allowance:
+    """Bytes of requests that are held at once: above, clients are told to come back."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held = 0
+
+    @contextmanager
+    def share(self) -> Iterator[_Share]:
+        """What one request holds, given back at the end."""
+        share = _Share(self)
+        try:
+            yield share
+        finally:
+            share.shrink()
+
+
+class _Share:
+    def __init__(self, allowance: _Allowance) -> None:
+        self._of = allowance
+        self._size = 0
+
+    def grow(self, size: int) -> None:
+        """To at least `size` bytes. Raises _Refusal when all requests together hold too much; one
+        alone is let in however small the allowance is.
+        """
+        more = size - self._size
+        if more <= 0:
+            return
+        others = self._of.held - self._size
+        if others and others + size > self._of.most:
+            raise _Refusal(503, _UNAVAILABLE, "the gateway is busy; send it again", 1)
+        self._size = size
+        self._of.held += more
+        metrics.put("gateway_bytes_held", self._of.held)
+
+    def shrink(self) -> None:
+        self._of.held -= self._size
+        self._size = 0
+        metrics.put("gateway_bytes_held", self._of.held)
+
+
 class _Gate:
     def __init__(self, settings: Settings, sink: Sink) -> None:
         self._settings = settings
         self._sink = sink
-        self._largest = settings.gateway_max_request
-        self._held = 0
+        self._allowance = _Allowance(settings.in_flight)
         self._failing: float | None = None
 
     def problems(self) -> list[str]:
@@ -219,21 +258,11 @@ class _Gate:
         size = request.content_length or 0
         if size > self._settings.gateway_max_request:
             raise self._too_large()
-        # Unknown or compressed, a body may grow to the limit: it is held as if it did, until it is
-        # read. One request is let in however small the allowance is.
-        told = request.headers.get("Content-Encoding", "identity").strip().lower() == "identity"
-        taken = size if told and request.content_length is not None else self._largest
-        if self._held and self._held + taken > self._settings.in_flight:
-            raise _Refusal(503, _UNAVAILABLE, "the gateway is busy; send it again", 1)
-        self._hold(taken)
-        try:
-            body = await self._body(request)
-            self._hold(len(body) - taken)
-            taken = len(body)
+        with self._allowance.share() as share:
+            share.grow(size)  # before the body is sent, where its length is told
+            body = await self._body(request, share)
             cut = self._cut(body, route, kind)
             await self._write(route.topic, cut.messages)
-        finally:
-            self._hold(-taken)
         if cut.refused:
             why = "too large for a Kafka message, even without attributes"
         elif not cut.messages and body.strip() not in {b"", b"{}"}:
@@ -242,11 +271,7 @@ class _Gate:
             why = ""
         return _accepted(route, kind, cut.refused, why)
 
-    def _hold(self, size: int) -> None:
-        self._held += size
-        metrics.put("gateway_bytes_held", self._held)
-
-    async def _body(self, request: web.Request) -> bytes:
+    async def _body(self, request: web.Request, share: _Share) -> bytes:
         """The request's body, decompressed."""
         encoding = request.headers.get("Content-Encoding", "").strip().lower() or "identity"
         if encoding not in {"identity", "gzip"}:
@@ -257,14 +282,24 @@ class _Gate:
             )
         try:
             async with asyncio.timeout(_READ):
-                body = await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            raise self._too_large() from None
+                body = await self._read(request, share)
         except TimeoutError:
             # Not 408, which exporters must not answer by sending it again.
             message = f"no whole request within {_READ:g} s; send it again"
             raise _Refusal(503, _UNAVAILABLE, message, 1) from None
-        return self._unzipped(body) if encoding == "gzip" else body
+        if encoding == "gzip":
+            body = self._unzipped(body)
+            share.grow(len(body))
+        return body
+
+    async def _read(self, request: web.Request, share: _Share) -> bytes:
+        body = bytearray()
+        async for chunk in request.content.iter_any():
+            body += chunk
+            if len(body) > self._settings.gateway_max_request:
+                raise self._too_large()
+            share.grow(len(body))
+        return bytes(body)
 
     def _unzipped(self, body: bytes) -> bytes:
         limit = self._settings.gateway_max_request

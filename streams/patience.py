@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 PATIENCE: Final = 120.0
 """Seconds after which waiting is no longer better than a fresh start."""
+SLOW: Final = 5.0
+"""Seconds after which an answer that came all the same counts as an outage: clients wait for a lost
+server themselves."""
 _FIRST: Final = 0.05
 _LONGEST: Final = 5.0
 _QUIET: Final = 15.0
@@ -38,6 +41,7 @@ async def patiently(
     """
     began = said = 0.0
     delay = _FIRST
+    called = time.monotonic()
     while True:
         try:
             result = await attempt()
@@ -55,6 +59,9 @@ async def patiently(
             await asyncio.sleep(delay)
             delay = min(delay * 2, _LONGEST)
         else:
+            if not began and time.monotonic() - called > SLOW:
+                metrics.count("outages", part=_part(what))
+                began = called
             if began:
                 waited = time.monotonic() - began
                 metrics.count("outage_seconds", waited, part=_part(what))

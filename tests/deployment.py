@@ -48,6 +48,8 @@ def settings(broker: str, redis_url: str, prefix: str, **more: Any) -> Settings:
 
 def otlp_trace(trace: str, tools: Iterable[str], *, service: str = "desk") -> list[bytes]:
     """A run as requests of one span each: its tool calls, its answer, then its root."""
+    tools = list(tools)
+    count = len(tools)
     now = time.time_ns()
     root = (trace[:8] + "0" * 8).encode().hex()[:16]
 
@@ -86,11 +88,22 @@ def otlp_trace(trace: str, tools: Iterable[str], *, service: str = "desk") -> li
     )
     requests.append(
         request(
-            90, "chat m", root, operation__name="chat", request__model="m", output__messages=answer
+            90 + count,
+            "chat m",
+            root,
+            operation__name="chat",
+            request__model="m",
+            output__messages=answer,
         )
     )
     requests.append(
-        request(99, "invoke_agent desk", None, operation__name="invoke_agent", agent__name="desk")
+        request(
+            99 + count,
+            "invoke_agent desk",
+            None,
+            operation__name="invoke_agent",
+            agent__name="desk",
+        )
     )
     return requests
 

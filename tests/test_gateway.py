@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import io
 import json
 import time
 
@@ -22,6 +23,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from streams import gateway as g
+from streams import metrics
+from streams.health import Health
 from streams.settings import load
 from streams.topics import admin
 from tests.services import broker, free_port, listening, wait_for  # noqa: F401
@@ -175,6 +178,72 @@ def test_without_an_acknowledgement_the_client_is_told_to_come_back(error):
 
 def test_a_message_that_the_topic_never_takes_is_not_sent_again():
     assert post(BODY, PROTOBUF, sink=Memory(MessageSizeTooLargeError("no")))[0] == 413
+
+
+def test_above_its_allowance_the_gateway_tells_clients_to_come_back():
+    """Whether the length is told, is not, or hides in a compressed body."""
+
+    class Slow(Memory):
+        def __init__(self):
+            super().__init__()
+            self.go = asyncio.Event()
+
+        async def write(self, topic, messages):
+            await self.go.wait()
+            await super().write(topic, messages)
+
+    async def main():
+        sink = Slow()
+        server = TestServer(g.app(load(in_flight="4MiB", gateway_max_request="8MiB"), sink))
+        await server.start_server(auto_decompress=False)
+        large, small = (request(*[10_000] * count).SerializeToString() for count in (300, 200))
+
+        async def in_chunks(body):
+            for n in range(0, len(body), 100_000):
+                yield body[n : n + 100_000]
+
+        async with TestClient(server) as client:
+            holding = client.post("/v1/traces", data=io.BytesIO(large), headers=PROTOBUF)
+            first = asyncio.create_task(holding)
+            async with asyncio.timeout(10):
+                while metrics.value("gateway_bytes_held") < len(large):
+                    await asyncio.sleep(0.01)
+            zipped = PROTOBUF | {"Content-Encoding": "gzip"}
+            for body, headers in (
+                (io.BytesIO(small), PROTOBUF),
+                (in_chunks(small), PROTOBUF),
+                (gzip.compress(small), zipped),
+            ):
+                answer = await client.post("/v1/traces", data=body, headers=headers)
+                assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+            sink.go.set()
+            assert (await first).status == 200
+            for body, headers in ((in_chunks(small), PROTOBUF), (gzip.compress(small), zipped)):
+                assert (await client.post("/v1/traces", data=body, headers=headers)).status == 200
+        assert metrics.value("gateway_bytes_held") == 0
+        assert metrics.value("gateway_requests", signal="traces", status="503") >= 3
+
+    asyncio.run(main())
+
+
+def test_a_gateway_whose_writes_fail_is_unwell_after_a_while(monkeypatch):
+    health = Health("gateway", start=1)
+    sink = Memory(KafkaConnectionError())
+
+    async def main():
+        server = TestServer(g.app(load(), sink, health))
+        await server.start_server(auto_decompress=False)
+        async with TestClient(server) as client:
+            await client.post("/v1/traces", data=BODY, headers=PROTOBUF)
+            assert health.problems() == []
+            monkeypatch.setattr(g, "_UNWELL", 0.0)
+            [problem] = health.problems()
+            assert problem.startswith("Kafka has acknowledged nothing")
+            sink.error = None
+            await client.post("/v1/traces", data=BODY, headers=PROTOBUF)
+            assert health.problems() == []
+
+    asyncio.run(main())
 
 
 def test_the_root_says_what_to_do():

@@ -1,0 +1,106 @@
+"""Workers come, go, fall behind and are frozen; single trajectories are far too large."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.chaos.fleet import Load, World, load, run, trace_id
+from tests.deployment import otlp_trace
+from tests.services import wait_for
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def world(kafka, redis_server_url, tmp_path):
+    with World(kafka.bootstrap, redis_server_url, tmp_path) as world:
+        yield world
+
+
+def test_a_frozen_worker_that_wakes_after_its_session_harms_nobody(world):
+    world.fleet()
+    zombie = world.of("evaluate")[0]
+    with world.sending(load(400), seconds=20):
+        time.sleep(4)
+        zombie.freeze()
+        time.sleep(12)  # the session ends after 6
+        zombie.thaw()
+    world.settle()
+    world.check()
+    assert world.metric("agenttrust_rebalances_total") > 2
+
+
+def test_partitions_move_from_one_worker_to_three_and_back_under_load(world):
+    world.fleet(ingest=1, evaluate=1)
+    with world.sending(load(500), seconds=20):
+        time.sleep(3)
+        more = [world.add("evaluate"), world.add("evaluate")]
+        wait_for(lambda: all(w.joined for w in more), "the new workers to join", 60)
+        time.sleep(4)
+        assert [world.stop(worker) for worker in more] == [0, 0]
+    world.settle()
+    world.check()
+    assert world.metric("agenttrust_rebalances_total") >= 3
+    assert world.metric(r"agenttrust_takeovers_total\{.*") > world.settings.partitions
+
+
+def test_a_lagging_worker_closes_nothing_that_is_still_alive(kafka, redis_server_url, tmp_path):
+    """Runs look complete, their closes fall due, and a late span already waits in the journal."""
+    with World(kafka.bootstrap, redis_server_url, tmp_path, session_timeout="40s") as world:
+        world.fleet(ingest=1, evaluate=1)
+        [evaluate] = world.of("evaluate")
+        runs = [run(n + 1, 3) for n in range(4)]
+        late = [one.spans.pop(1) for one in runs]  # a tool call that nobody refers to yet
+        world.send(Load(runs, [span for one in runs for span in one.spans]))
+        wait_for(lambda: len(world.labels()) == len(runs), "every run to have a label")
+        evaluate.freeze()
+        before = len(world.deployment.journal())
+        time.sleep(2.5)  # closes fall due after 1
+        world.send(Load([], late))
+        wait_for(lambda: len(world.deployment.journal()) > before, "the late spans", 30)
+        evaluate.thaw()
+        world.settle()
+        world.check()
+        labels = world.labels()
+        assert {label.steps for label in labels.values()} == {4}
+        assert not [one for one in labels.values() if "late" in one.coverage.reasons]
+        assert world.metric(r'agenttrust_closes_written_total\{reason="root_settled"\}') >= 4
+
+
+def test_a_hot_trajectory_is_judged_and_the_others_are_not_held_up(world):
+    world.fleet(ingest=1, evaluate=2)
+    hot = run(1, 1900, trace_id(0))
+    others = load(100)
+    world.send(Load([hot], _chunks(hot.spans)))
+    world.send(others)
+    world.settle()
+    world.check()
+    assert world.labels()[hot.trace].steps == 1901
+    assert world.metric("agenttrust_spans_extended_total") > 1900
+
+
+def test_a_trace_of_100_000_spans_is_limited_and_the_others_are_judged(world):
+    world.fleet(ingest=1, evaluate=1)
+    [evaluate] = world.of("evaluate")
+    trace = trace_id(0)
+    world.send(load(20))
+    world.settle()
+    before = world.gauge("process_resident_memory_bytes")
+    spans = otlp_trace(trace, ["ticket.search"] * 100_000)
+    world.deployment.send(_chunks(spans))
+    world.send(load(40))
+    world.settle()
+    wait_for(lambda: world.labels()[trace].phase == "final", "the giant to be closed", 120)
+    label = world.labels()[trace]
+    assert (label.verdict, label.closed) == ("unassessed", "step_limit")
+    assert "step_limit" in label.coverage.reasons
+    world.check()
+    assert world.metric("agenttrust_spans_ignored_total") > 90_000
+    assert world.gauge("process_resident_memory_bytes") < before + 150 * 1024**2
+    assert evaluate.exits == []
+
+
+def _chunks(spans: list[bytes], size: int = 400) -> list[bytes]:
+    return [b"".join(spans[n : n + size]) for n in range(0, len(spans), size)]
