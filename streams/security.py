@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.conn import create_conn
@@ -24,10 +24,12 @@ from aiokafka.errors import (
     UnsupportedSaslMechanismError,
 )
 from aiokafka.protocol.metadata import MetadataRequest
-from faust import auth as faust
 
 from streams.patience import words
 from streams.setting_values import variable
+
+if TYPE_CHECKING:
+    from faust import auth as faust
 
 # At debug level the client logs each request in full, the one with the password too.
 logging.getLogger("aiokafka.conn").setLevel(logging.INFO)
@@ -156,6 +158,10 @@ class Token(AbstractTokenProvider):  # type: ignore[misc] # as above
 
 def credentials(args: dict[str, Any]) -> faust.Credentials | None:
     """What a Faust app needs to do what other clients do with `args` (`Settings.kafka_args`)."""
+    # Agents load this module for their exporter, and Faust takes options such as -L from their
+    # command line as soon as it is imported.
+    from faust import auth as faust  # noqa: PLC0415
+
     protocol, context = args.get("security_protocol", "PLAINTEXT"), args.get("ssl_context")
     if protocol == "PLAINTEXT":
         return None
