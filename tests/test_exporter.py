@@ -105,7 +105,17 @@ def test_what_the_agent_loads_is_light():
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    heavy = {"faust", "mode", "aiohttp", "redis", "openai", "rich", "streams.app", "streams.store", "yaml"}
+    heavy = {
+        "faust",
+        "mode",
+        "aiohttp",
+        "redis",
+        "openai",
+        "rich",
+        "streams.app",
+        "streams.store",
+        "yaml",
+    }
     assert not heavy & set(done.stdout.split())
 
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -41,6 +42,9 @@ CONTRACTS = (
 )
 SET = PolicySet(CONTRACTS)
 BENCH = Bench(SET)
+
+# Thousands of generated traces: minutes on a machine that does something else as well.
+pytestmark = pytest.mark.timeout(900)
 
 
 def law(examples: int) -> settings:
