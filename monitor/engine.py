@@ -339,4 +339,4 @@ def wants(arrivals: Iterable[Arrival]) -> dict[str, Wanted]:
             named.update(names(arrival.span))
             if arrival.span.kind in ("agent", "log"):
                 content.add(arrival.trajectory)
-    return {name: Wanted(tuple(sorted(named)), name in content) for name, named in fields.items()}
+    return {name: Wanted(tuple(named), name in content) for name, named in fields.items()}

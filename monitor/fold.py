@@ -95,11 +95,11 @@ def _span(work: Work, head: Head, span: Span, time: int, bench: Bench) -> list[E
         work.counters.conflicts += 1
         if (other.end, work.digests[span.span_id]) > (span.end, name):
             return []
-    before = _facts(head)
+    before = _facts(head) if head.closed is not None else None
     _add(work, head, span, data, name, time, replaces=seen is not None, bench=bench)
     head = work.head or head
     head.bytes += len(data)
-    late = head.closed is not None and _facts(head) != before
+    late = before is not None and _facts(head) != before
     return _tell(head, f"span:{span.span_id}:{name}", time, bench, late=late)
 
 

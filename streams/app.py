@@ -76,7 +76,7 @@ TAKE: Final = 16
 """Records of a batch at most: a batch must take a fraction of a second."""
 _COPIES: Final = 4
 """Batches that are held at once, at most: one in hand, one filling, two waiting."""
-_WITHIN: Final = 0.01
+_WITHIN: Final = 0.03
 """Seconds that a batch waits to fill."""
 _GRACE: Final = 20.0
 """Seconds for the last batch and commit after a signal."""

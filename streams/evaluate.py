@@ -48,7 +48,7 @@ Found = Literal["agrees", "new", "behind", "empty", "new_log", "retention"]
 """What a take-over found; see `streams.metrics`, `takeovers`."""
 _ALL_OPEN: Final = 1_000_000
 _EVER: Final = 2**53
-CLOSE_EVERY: Final = 0.25
+CLOSE_EVERY: Final = 0.5
 """Seconds between two looks at what has fallen due."""
 
 
