@@ -1,6 +1,6 @@
 # Two commands do everything, set-up included: make run, make test.
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test kafka bench bench-golden captures docs clean
+.PHONY: help setup run check test chaos kafka bench bench-golden captures docs clean
 SHELL := /bin/bash
 
 VENV  := .venv
@@ -33,6 +33,10 @@ test: $(READY)  ## The whole test suite, on real Kafka and Redis where java, mvn
 
 kafka: $(READY)  ## Apache Kafka and Redis on this machine until Ctrl-C; prints the settings to use
 	@exec $(BIN)/python -m deploy.local $(ARGS)
+
+chaos: $(READY)  ## The fault suite: kills, restarts, losses, on real Kafka and Redis
+	@$(BIN)/python -m deploy.local --fetch
+	TEST_PARTS=real $(BIN)/pytest tests/chaos $(ARGS)
 
 bench: $(READY)  ## Ratios that tell whether the hot path is still fast
 	$(BIN)/python -m tests.benchmarks
