@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections import defaultdict
 from typing import Any
 
@@ -14,13 +13,13 @@ from monitor.label import Label
 from monitor.model import Reading
 from streams import cli
 from streams.events import read
-from tests.deployment import Deployment, otlp_trace, settings
+from tests.answered import answered
+from tests.deployment import Deployment, settings
 from tests.llm_server import Asked, ServerThread
 from tests.services import broker, redis_url, wait_for  # noqa: F401
 
 pytestmark = pytest.mark.services
 NUMBERS = itertools.count()
-SAID = b"All done, see above."
 
 CONTRACT = """
 contract: desk
@@ -32,12 +31,11 @@ semantic: {mode: gate}
 
 def runs(count: int, start: int = 0) -> list[bytes]:
     """Runs with answers of their own, each claiming an order that no result holds."""
-    values = []
-    for number in range(start, start + count):
-        answer = b"Order %06d is here" % number
-        assert len(answer) == len(SAID)
-        values += [v.replace(SAID, answer) for v in otlp_trace(os.urandom(16).hex(), ["t.get"])]
-    return values
+    return [
+        value
+        for number in range(start, start + count)
+        for value in answered(f"Order {number:06d} is here")
+    ]
 
 
 def made(broker: str, redis_url: str, tmp_path: Any, url: str, **more: Any) -> Deployment:  # noqa: F811
