@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import Any
 
 import pytest
 
 from monitor.contract import Contract, PolicySet
-from monitor.model import Arrival, Close, Observed, Reading, Span
+from monitor.engine import Engine
+from monitor.memory import Crash, Fuse, MemoryPolicySets, MemoryPublisher, MemoryStore
+from monitor.model import Arrival, Close, Observed, Reading, Record, Span
 from monitor.reading import ParseRequest, parser_digest
 from tests.traces import TRACE, Run, contract, llm, root, says, tool
 
@@ -312,3 +315,33 @@ def test_new_fields_of_a_contract_keep_old_digests() -> None:
     assert PolicySet.decode(
         PolicySet([contract(semantic={"mode": "gate", "rubric": "r"})]).encode()
     )
+
+
+def test_a_crash_at_any_effect_loses_no_request_and_repeats_are_the_same() -> None:
+    asking = PolicySet([contract(semantic={"mode": "gate"})])
+    records = [
+        Record(1, 1_000, asking.digest, tuple(Observed(span) for span in spans()[:2])),
+        Record(2, 2_000, asking.digest, tuple(Observed(span) for span in spans()[2:])),
+        Record(3, 3_000, asking.digest, (Close(TRACE, "root_settled", 2),)),
+    ]
+
+    async def run_until_done(at: int) -> tuple[MemoryPublisher, int, bytes]:
+        fuse = Fuse(at)
+        store, publisher = MemoryStore(fuse), MemoryPublisher(fuse)
+        for _ in range(2):  # the second one is the worker that takes over
+            engine = Engine(store, publisher, MemoryPolicySets(asking))
+            try:
+                for record in records:
+                    await engine.apply(0, [record], epoch=1)
+                break
+            except Crash:
+                continue
+        return publisher, fuse.count, store.entries[0][TRACE].head
+
+    whole, effects, head = asyncio.run(run_until_done(-1))
+    assert len(whole.requests) == 1
+    for at in range(effects):
+        publisher, _, after = asyncio.run(run_until_done(at))
+        assert {one.id: one for one in publisher.requests} == {r.id: r for r in whole.requests}
+        assert {event.id for event in publisher.events} == {event.id for event in whole.events}
+        assert after == head
