@@ -41,7 +41,7 @@ def settings(broker: str, redis_url: str, prefix: str, **more: Any) -> Settings:
         "partitions": 4,
         "settle_delay": "500ms",
         "idle_timeout": "4s",
-        "session_timeout": "3s",
+        "session_timeout": "6s",
     }
     return Settings(**(given | more))
 
