@@ -28,6 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
 from deploy.local.server import ROOT, Server, free_port
 from monitor.label import Label
 from streams.events import read
@@ -79,7 +81,16 @@ def run(number: int, tools: int, trace: str | None = None) -> Run:
     if bad:
         called[tools // 2] = "ticket.purge"
     name = trace or trace_id()
-    return Run(name, otlp_trace(name, called), "violated" if bad else "trusted")
+    return Run(name, shown(otlp_trace(name, called)), "violated" if bad else "trusted")
+
+
+def shown(spans: list[bytes]) -> list[bytes]:
+    """The spans with what the model was asked."""
+    asked = '[{"role": "user", "parts": [{"type": "text", "content": "Is the printer broken?"}]}]'
+    request = ExportTraceServiceRequest.FromString(spans[-2])
+    [span] = request.resource_spans[0].scope_spans[0].spans
+    span.attributes.add(key="gen_ai.input.messages").value.string_value = asked
+    return [*spans[:-2], request.SerializeToString(), spans[-1]]
 
 
 def load(count: int, tools: int = 8, *, poison: int = 0, seed: int = 1) -> Load:
@@ -109,10 +120,6 @@ def load(count: int, tools: int = 8, *, poison: int = 0, seed: int = 1) -> Load:
 
 
 def _without_span_id(request: bytes) -> bytes:
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-        ExportTraceServiceRequest,
-    )
-
     found = ExportTraceServiceRequest.FromString(request)
     found.resource_spans[0].scope_spans[0].spans[0].span_id = b""
     return found.SerializeToString()
