@@ -333,15 +333,17 @@ class World:
         return sum(label.phase == "final" for label in self.labels().values())
 
     def settle(self, seconds: float = SETTLED) -> None:
-        """Waits until every run that was sent is closed."""
-        wanted = {run.trace for run in self.sent.runs}
+        """Waits until every run that was sent is closed, and told what it has lost: poison may be
+        read long after the run that it belongs to."""
         deadline = time.monotonic() + seconds
         while True:
-            final = {t for t, label in self.labels().items() if label.phase == "final"}
-            if wanted <= final:
+            labels = self.labels()
+            open_ = [run for run in self.sent.runs if not _settled(run, labels.get(run.trace))]
+            if not open_:
                 return
             assert time.monotonic() < deadline, self.told(
-                f"{len(wanted - final)} of {len(wanted)} runs were not closed in {seconds:g} s"
+                f"{len(open_)} runs were not closed in {seconds:g} s, the first {open_[0].trace}: "
+                f"{labels.get(open_[0].trace)}"
             )
             time.sleep(1.0)
 
@@ -403,6 +405,12 @@ class World:
         assert summary["kind"] == "summary"
         assert summary["alike"]
         return dict(summary)
+
+
+def _settled(run: Run, label: Label | None) -> bool:
+    if label is None or label.phase != "final":
+        return False
+    return set(run.reasons) <= set(label.coverage.reasons)
 
 
 def _letter(poison: bytes) -> bytes:

@@ -33,5 +33,5 @@ def test_killed_workers_lose_nothing_and_repeat_byte_for_byte(kafka, tmp_path, s
                 world.kill(dice.choice(world.of()))
         world.settle()
         world.check()
-        assert world.metric(r'agenttrust_lost_arrivals_total\{reason="bad_id"\}') >= 5
-        assert world.metric(r"agenttrust_dead_letters_total\{.*") >= 10
+        assert world.metric(r'agenttrust_lost_arrivals_total\{reason="bad_id"\}') > 0
+        assert world.metric(r"agenttrust_dead_letters_total\{.*") > 0
