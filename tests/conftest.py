@@ -7,6 +7,7 @@ the embedded ones. Parts live for the whole session: use topic names and a prefi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -102,3 +103,15 @@ def redis_cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     PARTS.need("redis")
     with RedisCluster(tmp_path_factory.mktemp("redis-cluster")) as started:
         yield started.url
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """Handlers that a command of this test installed go with it: the stream they write to does."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    yield
+    for handler in root.handlers[:]:
+        if handler not in before and not type(handler).__module__.startswith("_pytest"):
+            root.removeHandler(handler)
+    root.setLevel(level)
