@@ -18,7 +18,8 @@ from urllib.request import Request, urlopen
 
 WHEEL = "pip-26.3-py3-none-any.whl"
 SHA256 = "f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13"
-INDEX = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/")
+INDEX = os.environ.get("PIP_INDEX_URL", "").rstrip("/")
+ADVICE = "On Debian: apt install python3-venv; elsewhere set PIP_INDEX_URL"
 
 
 def fetch() -> bytes:
@@ -33,14 +34,14 @@ def fetch() -> bytes:
 
 
 def main() -> None:
+    if not INDEX:
+        sys.exit(f"This Python has neither pip nor ensurepip. {ADVICE}")
     try:
         data = fetch()
     except Exception as error:  # noqa: BLE001 - whatever it is, the advice is the same
-        sys.exit(f"Cannot fetch pip from {INDEX} ({error}). On Debian: apt install python3-venv")
+        sys.exit(f"Cannot fetch pip from {INDEX} ({error}). {ADVICE}")
     if hashlib.sha256(data).hexdigest() != SHA256:
-        sys.exit(
-            f"{WHEEL} from {INDEX} is not what was expected. On Debian: apt install python3-venv"
-        )
+        sys.exit(f"{WHEEL} from {INDEX} is not what was expected. {ADVICE}")
     with tempfile.TemporaryDirectory() as folder:
         wheel = Path(folder, WHEEL)
         wheel.write_bytes(data)
