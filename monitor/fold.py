@@ -280,7 +280,10 @@ def _close(work: Work, close: Close, time: int, bench: Bench) -> list[Event]:
         return []
     work.changed = True
     if not head.agentic:
-        work.forget()
+        if head.lost or head.unknown or head.history_lost:
+            head.closed = close.reason  # what is gone may have been a run's: kept, should one come
+        else:
+            work.forget()
         return []
     work.revive(bench)
     if _unread(head, bench) and not work.complete:

@@ -14,7 +14,8 @@ What each Faust setting below is for was found by killing workers under load:
 - `noack_take` with `CrashingSupervisor`: a batch is acknowledged only after its effects are
   durable, and an exception ends the process instead of being logged and committed over. Whoever
   supervises the process starts it again; it goes on where the commit left it.
-- `concurrency=1`: manual acknowledgement commits past a head that another actor still works on.
+- `concurrency=1`, and commits of our own counting: Faust's may lie ahead of what is handled (see
+  `streams.positions`).
 - `stream_wait_empty=False`: waiting for unacknowledged messages at a rebalance hangs the group.
 - small buffers, sized so that everything held at once, fetched, waiting and in hand, stays below
   AGENTTRUST_IN_FLIGHT: a record may be 256 KB and a span message 1 MB.
@@ -54,6 +55,7 @@ from streams.parse import TAKE as PARSE_TAKE
 from streams.parse import Parse
 from streams.patience import PATIENCE, words
 from streams.policy_sets import PolicySetLog, PolicySource
+from streams.positions import Positions
 from streams.processes import until_stopped
 from streams.reading_cache import ReadingCache
 from streams.requests import RequestWriter
@@ -143,6 +145,10 @@ class Worker:
         largest = max(t.max_message_bytes for t in (topic, *beside))
         self.app = build(settings, role, folder, largest)
         self._log = TopicLog(settings, topic.name, app_id(settings, role))
+        self._logs = {topic.name: self._log} | {
+            t.name: TopicLog(settings, t.name, app_id(settings, role)) for t in beside
+        }
+        self._positions = Positions(self._logs)
         self._watchdog = Watchdog(
             self._log,
             join=join_within(settings),
@@ -176,23 +182,25 @@ class Worker:
 
         async def agent(stream: Any) -> None:
             async for batch in stream.noack_take(self._take, within=self._within):
-                async with self._busy:
-                    if self._stopping:
-                        continue  # read again by whoever comes next
-                    with self._watchdog.batch():
-                        records = [_raw(event.message) for event in batch]
-                        done = await self._handle(handle, records)
-                    for event in batch:
-                        if done is None or event.message.partition in done:
-                            event.ack()
-                    self._watchdog.done(
-                        raw
-                        for raw in records
-                        if raw.topic == self._topic and (done is None or raw.partition in done)
-                    )
+                async with contextlib.aclosing(
+                    self._positions.parts([_raw(e.message) for e in batch])
+                ) as parts:
+                    async for records in parts:
+                        async with self._busy:
+                            if self._stopping:
+                                break  # read again by whoever comes next
+                            with self._watchdog.batch():
+                                done = await self._handle(handle, records)
+                            self._done([r for r in records if done is None or r.partition in done])
+                for event in batch:
+                    event.ack()  # only so that Faust comes to ask what may be committed
 
         name = f"{self.app.conf.id}-agent"
         self.app.agent(channel, name=name, concurrency=1)(agent)
+
+    def _done(self, records: list[Raw]) -> None:
+        self._positions.done(records)
+        self._watchdog.done(raw for raw in records if raw.topic == self._topic)
 
     async def _handle(self, handle: Handler, records: list[Raw]) -> frozenset[int] | None:
         """Handles a batch, measured."""
@@ -226,13 +234,17 @@ class Worker:
         async def assigned(_: Any, assigned: Any, **__: Any) -> None:
             mine = sorted(tp.partition for tp in assigned if tp.topic == self._topic)
             log.info("partitions of %s: %s", self._topic, mine)
+            self._positions.forget()
             self._watchdog.assign(mine)
             assign(mine)
 
     async def run(self, stop: asyncio.Event, background: Coroutine[Any, Any, None]) -> None:
         """Runs until `stop` is set; finishes the batch in hand and commits. Raises what crashed."""
-        async with self._log:
+        async with contextlib.AsyncExitStack() as stack:
+            for one in self._logs.values():
+                await stack.enter_async_context(one)
             self._health.watch(self._watchdog.problems)
+            self._positions.install(self.app.consumer)
             start = asyncio.ensure_future(self.app.start())
             tasks: list[asyncio.Future[Any]] = [
                 asyncio.ensure_future(self._crash(start)),

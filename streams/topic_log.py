@@ -151,7 +151,7 @@ class TopicLog:
                 if not found and (await self.ends([partition]))[partition] <= position:
                     return
                 records = [
-                    Raw(partition, r.offset, r.timestamp, r.value)
+                    Raw(partition, r.offset, r.timestamp, r.value, self._topic)
                     for r in found
                     if first <= r.offset < stop
                 ]

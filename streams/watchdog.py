@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from streams import metrics
@@ -113,9 +113,11 @@ class Watchdog:
             behind = await self._behind(partitions)
             if partitions is not self._partitions:
                 return  # it changed meanwhile
-            self._lag = sum(behind)
+            await self._compare(behind)
+            waiting = [max(0, count) for count in behind.values()]
+            self._lag = sum(waiting)
             metrics.put("records_behind", self._lag)
-            metrics.put("records_behind_worst", max(behind, default=0))
+            metrics.put("records_behind_worst", max(waiting, default=0))
             self._tell_delay()
             if not self._lag and not self._busy:
                 self._since = self._clock()
@@ -138,13 +140,23 @@ class Watchdog:
             )
         self._late = late
 
-    async def _behind(self, partitions: Sequence[int]) -> list[int]:
-        behind = []
+    async def _compare(self, behind: Mapping[int, int]) -> None:
+        """Raises StalledError when a log ends before what was read of it: it was made anew, and the
+        consumer would leave out whatever has an offset that it has seen.
+        """
+        for partition, count in behind.items():
+            read = self._next.get(partition, 0)
+            if count < 0 < read and await self._log.at(partition, read - 1) == "beyond":
+                raise StalledError(f"partition {partition} has a new log: it ends before {read}")
+
+    async def _behind(self, partitions: Sequence[int]) -> dict[int, int]:
+        """By partition, how many records wait; below 0 when the log ends before what was read."""
+        behind = {}
         for partition, end in (await self._log.ends(partitions)).items():
             read = self._next.get(partition)
             if read is None:
                 read = await self._log.committed(partition)
                 start = await self._log.start(partition)
                 read = start if read is None else max(read, start)
-            behind.append(max(0, end - read))
+            behind[partition] = end - read
         return behind

@@ -125,6 +125,15 @@ def test_10_a_lost_history_is_its_own_reason_and_also_told_after_the_close() -> 
     assert run.label.coverage.reasons == ("history_lost", "late")
 
 
+def test_10_a_loss_that_is_told_long_before_its_run_is_not_forgotten() -> None:
+    run = Run(contract())
+    run.feed(Lost(TRACE, "bad_id", "otlp_spans:0:7:0"))
+    assert says(run.close("idle")) == []
+    run.feed(llm(1, ans="ok"), root())
+    assert (run.label.phase, run.label.verdict) == ("final", "unassessed")
+    assert run.label.coverage.reasons == ("late", "lost_arrival")
+
+
 def test_11_never_trusted_in_mid_run() -> None:
     run = Run(contract(grounding="off", forbidden_tools=["z"]))
     assert says(run.feed(llm(1, req=[("c1", "a")]))) == ["open prov"]

@@ -23,6 +23,13 @@ class Log:
     async def start(self, partition):
         return 3
 
+    async def at(self, partition, offset):
+        return "beyond" if offset >= self.real_end else record(offset)
+
+    @property
+    def real_end(self):
+        return self.end
+
 
 class Clock:
     now = 0.0
@@ -131,3 +138,23 @@ def test_a_broker_that_no_longer_answers_is_a_problem():
     dog.assign([0])
     clock.now = 101
     assert dog.problems() == ["Kafka did not tell the end of the topic for 101 s"]
+
+
+def test_a_log_that_ends_before_what_was_read_of_it_is_a_new_one():
+    log = Log(end=10, read=4)
+    dog, _ = watchdog(log)
+    dog.assign([0])
+    dog.done([record(9)])
+    asyncio.run(dog.look())
+    log.end = 3
+    with pytest.raises(StalledError, match="partition 0 has a new log: it ends before 10"):
+        asyncio.run(dog.look())
+
+
+def test_an_end_that_a_broker_reports_too_low_is_no_new_log(monkeypatch):
+    monkeypatch.setattr(Log, "real_end", 10)
+    log = Log(end=7, read=4)
+    dog, _ = watchdog(log)
+    dog.assign([0])
+    dog.done([record(9)])
+    asyncio.run(dog.look())
