@@ -141,7 +141,7 @@ class Worker:
         health: Health,
         beside: Sequence[topics.Topic] = (),
     ) -> None:
-        """`beside`: topics of the same group and partition count, without a watchdog of their own."""
+        """`beside`: topics of the same group and partition count."""
         largest = max(t.max_message_bytes for t in (topic, *beside))
         self.app = build(settings, role, folder, largest)
         self._log = TopicLog(settings, topic.name, app_id(settings, role))
@@ -150,7 +150,7 @@ class Worker:
         }
         self._positions = Positions(self._logs)
         self._watchdog = Watchdog(
-            self._log,
+            self._logs,
             join=join_within(settings),
             stall=settings.stall_timeout,
             allowed_lag=settings.allowed_lag,
@@ -189,7 +189,7 @@ class Worker:
                         async with self._busy:
                             if self._stopping:
                                 break  # read again by whoever comes next
-                            with self._watchdog.batch():
+                            with self._watchdog.batch({r.topic for r in records}):
                                 done = await self._handle(handle, records)
                             self._done([r for r in records if done is None or r.partition in done])
                 for event in batch:
@@ -200,7 +200,7 @@ class Worker:
 
     def _done(self, records: list[Raw]) -> None:
         self._positions.done(records)
-        self._watchdog.done(raw for raw in records if raw.topic == self._topic)
+        self._watchdog.done(records)
 
     async def _handle(self, handle: Handler, records: list[Raw]) -> frozenset[int] | None:
         """Handles a batch, measured."""
@@ -232,10 +232,11 @@ class Worker:
 
         @self.app.on_partitions_assigned.connect(weak=False)
         async def assigned(_: Any, assigned: Any, **__: Any) -> None:
-            mine = sorted(tp.partition for tp in assigned if tp.topic == self._topic)
+            places = sorted((tp.topic, tp.partition) for tp in assigned if tp.topic in self._logs)
+            mine = [partition for topic, partition in places if topic == self._topic]
             log.info("partitions of %s: %s", self._topic, mine)
             self._positions.forget()
-            self._watchdog.assign(mine)
+            self._watchdog.assign(places)
             assign(mine)
 
     async def run(self, stop: asyncio.Event, background: Coroutine[Any, Any, None]) -> None:

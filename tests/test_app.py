@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+from aiokafka import TopicPartition
 
 from monitor.engine import Fenced, StoreBehind
-from streams.app import TAKE, _halt, build, take
+from streams import metrics, topics
+from streams.app import TAKE, Worker, _halt, build, take
 from streams.dead_letters import NothingReadableError
+from streams.health import Health
 from streams.metrics import COUNTS
 from streams.settings import Settings
 from streams.store import StoreCorrupt, StoreUnsafe
+from streams.topic_log import TopicLog
 from streams.watchdog import StalledError
 
 MB = 1024**2
@@ -44,3 +50,30 @@ def test_what_a_worker_holds_at_once_is_bounded_in_bytes(tmp_path, in_flight, la
 def test_why_a_worker_ends_is_a_word_of_the_metric(error, reason):
     assert _halt(error) == reason
     assert reason in COUNTS["halts"].labels["reason"]
+
+
+def test_what_waits_in_every_topic_of_a_role_is_watched(tmp_path, monkeypatch):
+    async def ends(log, partitions):
+        return dict.fromkeys(partitions, 5 if log._topic == plan.spans.name else 7)
+
+    async def nothing(log, partition):
+        return 0
+
+    async def watch() -> list[int]:
+        health = Health("ingest", start=1)
+        worker = Worker(settings, "ingest", plan.spans, str(tmp_path), health, [plan.logs])
+        mine: list[int] = []
+        worker.assignment(mine.extend, mine.clear)
+        given = {TopicPartition(t.name, n) for t in (plan.spans, plan.logs) for n in (0, 1)}
+        await worker.app.on_partitions_assigned.send(given)
+        await worker._watchdog.look()
+        return mine
+
+    monkeypatch.setattr(TopicLog, "ends", ends)
+    monkeypatch.setattr(TopicLog, "committed", nothing)
+    monkeypatch.setattr(TopicLog, "start", nothing)
+    settings = Settings()
+    plan = topics.plan(settings)
+    assert asyncio.run(watch()) == [0, 1]
+    assert metrics.value("partitions_owned") == 4
+    assert metrics.value("records_behind") == 2 * 5 + 2 * 7
