@@ -22,6 +22,7 @@ from rich.text import Text
 
 from monitor.errors import plain
 from streams.board import Board, line
+from streams.connection import Connection
 from streams.local import Deployment, port, replay, running
 from streams.otlp_files import OtlpFile, read_files
 from streams.processes import free_port, until_stopped
@@ -31,6 +32,8 @@ from streams.watch import first, subscribe
 DEMO: Final = Path(__file__).parent / "demo"
 _DEFAULTS: Final = {"partitions": "4", "settle_delay": "1s", "session_timeout": "6s"}
 """Settings of a small, impatient deployment; the environment overrides them."""
+_ELSEWHERE: Final = {variable(name) for name in (*Connection.model_fields, "replication")}
+"""What a shell says of a Kafka and a Redis elsewhere. The embedded ones are reached without."""
 _ONCE: Final = 120.0
 """Seconds within which the runs must be judged."""
 _BETWEEN_RUNS: Final = 0.7
@@ -193,6 +196,9 @@ def dev(folder: Path, contracts: Path | None, *, once: bool) -> None:
 
     With --once the exit status is 1 when a run is not judged in time.
     """
+    for name in list(os.environ):
+        if name.upper() in _ELSEWHERE:  # settings are read in any case
+            del os.environ[name]  # from here, and so from every child
     impatient = {n: v for n, v in _DEFAULTS.items() if variable(n) not in os.environ}
     chosen = load(contracts=contracts, **impatient)
     host, asked = chosen.gateway_listen.rpartition(":")[0], port(chosen.gateway_listen)

@@ -23,6 +23,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from streams.embedded import broker_command, store_command
 from streams.errors import UserError
+from streams.health import offset
 from streams.otlp_files import PROTOBUF, OtlpFile, gaps
 from streams.processes import Child
 from streams.settings import Settings, variable
@@ -58,8 +59,9 @@ class Deployment:
         # A worker that is killed leaves its temporary files; here they go with the folder.
         environment["TMPDIR"] = str(folder)
 
-        def child(name: str, command: list[str]) -> Child:
-            return Child(name, command, folder / f"{name}.log", environment)
+        def child(name: str, command: list[str], number: int = 0) -> Child:
+            listen = {variable("http_listen"): offset(settings.http_listen, number)}
+            return Child(name, command, folder / f"{name}.log", environment | listen)
 
         agenttrust = [sys.executable, "-m", "streams"]
         self._ports = {
@@ -71,8 +73,8 @@ class Deployment:
         self.store = child("state store", store_command(self._ports["state store"]))
         self.gateway = child("gateway", [*agenttrust, "gateway"])
         self.workers = [
-            child(f"worker {role}", [*agenttrust, "worker", "--roles", role])
-            for role in ("ingest", "evaluate")
+            child(f"worker {role}", [*agenttrust, "worker", "--roles", role], number)
+            for number, role in enumerate(("ingest", "evaluate"), 1)
         ]
         self._keeping: list[asyncio.Task[None]] = []
 

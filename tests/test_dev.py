@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -10,12 +11,13 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.services import wait_for
+from tests.services import listening, wait_for
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -86,6 +88,31 @@ def test_once_judges_every_demo_run_and_takes_another_port_when_its_own_is_taken
         assert verdict in match[0], shown
         assert "final" in match[0], shown
         assert code in match[0], shown
+
+
+def test_what_a_shell_says_of_parts_elsewhere_changes_nothing(tmp_path):
+    first = next(n for n in range(20_000, 32_000, 3) if not any(map(listening, range(n, n + 3))))
+    elsewhere = {
+        "KAFKA_BOOTSTRAP": "kafka.example:9093",
+        "KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+        "KAFKA_CA": str(tmp_path / "none.pem"),
+        "KAFKA_SASL_MECHANISM": "SCRAM-SHA-512",
+        "KAFKA_USERNAME": "alice",
+        "KAFKA_PASSWORD_FILE": str(tmp_path / "none"),
+        "REDIS_URL": "rediss://redis.example:6380/0",
+        "REDIS_USERNAME": "alice",
+        "REDIS_PASSWORD": "secret",
+        "REPLICATION": "3",
+        "HTTP_LISTEN": f"127.0.0.1:{first}",
+    }
+    given = {f"AGENTTRUST_{name}": value for name, value in elsewhere.items()}
+    with dev(agenttrust_redis_client_key=str(tmp_path / "none"), **given) as process:
+        read_until(process, "provisional")
+        for number, role in enumerate(("gateway", "ingest", "evaluate"), first):
+            with urllib.request.urlopen(f"http://127.0.0.1:{number}/healthz", timeout=10) as told:
+                assert json.load(told)["role"] == role
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
