@@ -8,6 +8,7 @@ import gc
 import itertools
 import json
 import logging
+import re
 import shutil
 import ssl
 import subprocess
@@ -18,12 +19,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 import trustme
+from redis.exceptions import RedisError
 
+from monitor.ports import Saving, Wanted, Watermark
 from streams import topics
 from streams.gateway import KafkaSink
+from streams.reading_cache import ReadingCache
 from streams.settings import SettingsError, load
-from streams.store import RedisStore, StoreRefused
+from streams.spending import Budget, Limits
+from streams.store import FAILURES, RedisStore, StoreRefused
 from streams.topics import TopicsError
 from tests.deployment import CONTRACT, Deployment, otlp_trace
 from tests.services import ROOT, free_port, start_kafka, start_redis_server, wait_for
@@ -336,21 +342,27 @@ def test_every_client_uses_the_settings(guarded, papers, guarded_redis, tmp_path
 REDIS_PASSWORD = "r3dis=word"
 
 
-# What an ACL user needs at least, on one Redis and on a Redis Cluster.
-RIGHTS = (
-    "~{sec* +info +eval +evalsha +get +set +del +unlink +scan +expire +hset +hmget +hgetall "
-    "+zadd +zrem +zrangebyscore"
-)
-CLUSTER_RIGHTS = f"{RIGHTS} +cluster|slots +command"
+def _rights() -> tuple[list[str], list[str]]:
+    """What docs/operations.md says that a user needs; and on a Redis Cluster."""
+    told = (ROOT / "docs" / "operations.md").read_text()
+    line = re.search(r"ACL SETUSER agenttrust on >PASSWORD (.+)", told)
+    more = re.search(r"A Redis Cluster asks for\s+`([^`]+)` as well", told)
+    assert line, "the rights are not in docs/operations.md"
+    assert more, "those on a Redis Cluster are not in docs/operations.md"
+    rights = line[1].replace("agenttrust:", "sec:").split()
+    return rights, rights + more[1].split()
 
 
-def user_options(papers: Papers, port: int, rights: str) -> tuple[str, ...]:
+RIGHTS, CLUSTER_RIGHTS = _rights()
+
+
+def user_options(papers: Papers, port: int, rights: list[str]) -> tuple[str, ...]:
     """TLS at `port`, and a user with these rights and no other."""
     chain, key = papers.server
     return (
         *("--tls-port", str(port), "--tls-cert-file", str(chain), "--tls-key-file", str(key)),
         *("--tls-ca-cert-file", str(papers.ca), "--tls-auth-clients", "optional"),
-        *("--user", "agenttrust", "on", f">{REDIS_PASSWORD}", *rights.split()),
+        *("--user", "agenttrust", "on", f">{REDIS_PASSWORD}", *rights),
     )
 
 
@@ -387,6 +399,65 @@ async def opened(given: dict[str, object]) -> list[str]:
         await store.close()
 
 
+async def worked(url: str) -> None:
+    """Everything that workers ask of a Redis. Raises when it refuses something."""
+    options = {"prefix": "sec", "patience": 0.05}
+    store = await RedisStore.connect(url, partitions=1, ttl=9, **options)
+    try:
+        assert not [told for told in await store.check() if "cannot tell" in told]
+        await store.watermark(0)
+        await store.partitions()
+        first, second, third = (Watermark(0, n, 0, n) for n in (1, 2, 3))
+        one, other = "a" * 32, "b" * 32
+        saved = {t: Saving(b"h", {"f": b"1"}, {"c": b"2"}, due=5) for t in (one, other)}
+        await store.save(0, None, first, saved)
+        await store.load(0, {one: Wanted(("f",), content=True), other: Wanted(("f",))})
+        await store.save(0, first, second, {one: Saving(b"h", due=None)})
+        await store.save(0, second, third, {one: Saving(None)})
+        assert list(await store.due(0, 9, 9)) == [other]
+        await store.kept(0)
+        await store.reset(0, watermark=True)
+        with redis.Redis.from_url(url) as left:
+            assert list(left.scan_iter("{sec:*")) == []
+        parse = options | {"failures": FAILURES}
+        cache = ReadingCache(store.client, ttl=9, **parse)
+        await cache.put({"k": b"v"})
+        assert await cache.get(["k"]) == [b"v"]
+        limits = Limits(tokens_minute=100)
+        budget = Budget(store.client, everyone=limits, service=Limits(), **parse)
+        taken = await budget.take("desk", 10, None)
+        assert not isinstance(taken, str)
+        await budget.settle(taken, 5, None)
+    finally:
+        await store.close()
+
+
+@pytest.mark.services
+def test_the_rights_of_a_redis_user_suffice_and_none_is_too_many(tmp_path):
+    with (
+        start_redis_server(free_port(), tmp_path) as server,
+        redis.Redis(port=server.port) as admin,
+    ):
+        url = f"redis://agenttrust:{REDIS_PASSWORD}@127.0.0.1:{server.port}/0"
+
+        def allow(rights: list[str]) -> None:
+            user = ("agenttrust", "reset", "on", f">{REDIS_PASSWORD}", *rights)
+            admin.execute_command("ACL", "SETUSER", *user)
+
+        allow(RIGHTS)
+        asyncio.run(worked(url))
+        idle = []
+        for right in RIGHTS:
+            admin.flushall()
+            allow([other for other in RIGHTS if other != right])
+            try:
+                asyncio.run(worked(url))
+            except (RedisError, AssertionError):
+                continue
+            idle.append(right)
+        assert idle == []
+
+
 @pytest.mark.services
 def test_redis_with_tls_and_a_user(guarded_redis, papers):
     asyncio.run(opened(guarded_redis))
@@ -415,8 +486,6 @@ def test_what_redis_refuses_is_one_line_at_once(guarded_redis, papers, changed, 
 
 @pytest.mark.services
 def test_a_guarded_redis_cluster(papers, tmp_path):
-    import redis
-
     secure, bus = free_port(), free_port()
     options = (
         *user_options(papers, secure, CLUSTER_RIGHTS),
