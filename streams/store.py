@@ -52,6 +52,7 @@ from monitor.ports import Loaded, SaveOutcome, Saving, Wanted, Watermark
 from streams import metrics, telemetry
 from streams.errors import UserError
 from streams.patience import PATIENCE, patiently, words
+from streams.redis_wire import packed
 from streams.setting_values import redacted, variable
 
 log = logging.getLogger(__name__)
@@ -208,7 +209,7 @@ class RedisStore:
         """
         options: dict[str, Any] = {"socket_timeout": _CALL, "socket_connect_timeout": 5.0}
         options.update(access or {})
-        client: Any = Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options)
+        client: Any = packed(Redis.from_url(url, retry=Retry(NoBackoff(), 0), **options))
 
         async def is_cluster() -> bool:
             try:
