@@ -16,7 +16,7 @@ from monitor.bench import Bench, Judge
 from monitor.contract import Contract
 from monitor.head import Head, LastAnswer, Standing
 from monitor.model import digest
-from monitor.prefix import Prefix
+from monitor.prefix import Prefix, Request
 from monitor.reading import (
     ARGUMENTS_LIMIT,
     EVIDENCE_LIMIT,
@@ -26,6 +26,7 @@ from monitor.reading import (
     Shown,
     StepKind,
     parser_digest,
+    step_name,
 )
 
 STEPS_LIMIT: Final = 100
@@ -111,6 +112,11 @@ def _texts(
         ]
     if "message" in wanted:
         others += [
+            ("message", user_step(request), request.text)
+            for request in prefix.requests
+            if judge.judges(request.agent)
+        ]
+        others += [
             ("message", turn.span.span_id, turn.text)
             for turn in prefix.turns
             if turn.text
@@ -119,6 +125,36 @@ def _texts(
         ]
     for type_, step, text in others[-STEPS_LIMIT:]:
         yield type_, step, digest(text, size=8), text
+
+
+def user_step(request: Request) -> str:
+    """How what the user said is named; the turn that shows it may say something too."""
+    return f"user:{request.span_id}"
+
+
+def read_steps(
+    prefix: Prefix, evidence: Sequence[Shown], trajectory: str, parser: str
+) -> dict[str, tuple[StepKind, Shown]]:
+    """Results, and what the user said, as they stand, by the names that their readings have."""
+    keys: dict[int, tuple[StepKind, str]] = {
+        call.step: ("tool_result", call.key) for call in prefix.calls
+    }
+    keys |= {request.step: ("message", user_step(request)) for request in prefix.requests}
+    found = {}
+    for shown in evidence:
+        if shown.step in keys and shown.result:
+            kind, step = keys[shown.step]
+            name = step_name(trajectory, step, digest(shown.result, size=8), parser)
+            found[name] = kind, shown
+    return found
+
+
+def answers(prefix: Prefix, head: Head) -> list[str]:
+    """Texts of the answers that are judged as the prefix stands."""
+    wanted = {
+        a.span_id for a in (head.answer, *(s.answer for s in head.standings)) if a is not None
+    }
+    return [t.text for t in prefix.turns if t.text and t.span.span_id in wanted]
 
 
 def content_of(text: str, evidence: Sequence[Shown]) -> str:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import msgspec
 
-from monitor import ask, label, semantic
+from monitor import ask, label, readings
 from monitor.bench import Bench
-from monitor.evidence import answer_of, fingerprint, ground
+from monitor.evidence import fingerprint, ground
 from monitor.extend import extend
 from monitor.head import Head, decode_head, encode_head, revive
 from monitor.index import known
@@ -30,8 +30,8 @@ from monitor.model import (
     Unknown,
     digest,
 )
-from monitor.prefix import Prefix, derive
-from monitor.reading import Read, Shown
+from monitor.prefix import Prefix
+from monitor.reading import Read
 from monitor.rge import rebuild
 from monitor.work import NeedContent, Work, span_digest
 
@@ -61,7 +61,8 @@ def fold(work: Work, arrival: Arrival, offset: int, time: int, bench: Bench) -> 
         head.unknown += 1
         events = _tell(head, f"unknown:{arrival.name}", time, bench)
     elif isinstance(arrival, Reading):
-        events = _read(work, head, arrival, time, bench)
+        counts = readings.take(work, head, arrival, bench)
+        events = _tell(head, f"reading:{arrival.id}", time, bench) if counts else []
     else:
         assert isinstance(arrival, Pin)
         events = []
@@ -164,8 +165,8 @@ def _ask(work: Work, head: Head, prefix: Prefix, time: int, bench: Bench) -> Non
                 read = Read(request.step, request.parser, request.content, time)
                 work.requests.append(request)
             head.reads.append(read)
-        elif request.id[:16] not in head.steps_asked and len(head.steps_asked) < ask.STEPS_LIMIT:
-            head.steps_asked.append(request.id[:16])
+        elif request.name not in head.steps_asked and len(head.steps_asked) < ask.STEPS_LIMIT:
+            head.steps_asked.append(request.name)
             work.requests.append(request)
 
 
@@ -233,45 +234,6 @@ def fail(work: Work, offset: int, time: int, bench: Bench) -> list[Event]:
     head.window = []
     work.changed = True
     return _tell(head, "fold_error", time, bench)
-
-
-def _read(work: Work, head: Head, reading: Reading, time: int, bench: Bench) -> list[Event]:
-    """The first reading of the answer as it stands counts, unless a later attempt follows; none
-    that failed takes the place of one that did not."""
-    read = next(
-        (r for r in head.reads if (r.step, r.parser) == (reading.step, reading.parser)), None
-    )
-    if read is None or read.content != reading.content:
-        return []
-    kept = read.kept
-    if kept is not None and (
-        reading.attempt <= kept.attempt or (reading.status != "assessed" and kept.reason is None)
-    ):
-        return []
-    if reading.status == "assessed":
-        found = _found(work, head, read, bench)
-        if found is None:  # the prefix has moved on; should it come back, it is asked for again
-            read.content = ""
-            return []
-        text, evidence = found
-        hidden = ask.filtered_near(text, evidence, bench)
-        read.kept = semantic.keep(reading, text, evidence, hidden=hidden)
-    else:
-        read.kept = semantic.keep(reading, "", (), hidden=False)
-    return _tell(head, f"reading:{reading.id}", time, bench)
-
-
-def _found(work: Work, head: Head, read: Read, bench: Bench) -> tuple[str, list[Shown]] | None:
-    """Text and evidence of an answer that was asked to be read, if they still are what they were.
-    Raises NeedContent."""
-    prefix = derive(work.spans)
-    evidence = ask.shown_steps(prefix, bench)
-    answers = [head.answer, *(standing.answer for standing in head.standings)]
-    for answer in answers:
-        if answer is not None and ask.step_of(head, answer) == read.step:
-            text = answer_of(prefix, answer)
-            return (text, evidence) if ask.content_of(text, evidence) == read.content else None
-    return None
 
 
 def _close(work: Work, close: Close, time: int, bench: Bench) -> list[Event]:

@@ -15,7 +15,7 @@ from monitor.calls import LogicalCall
 from monitor.model import CloseReason, Finding, Judgement, Unseen
 from monitor.model import digest as digest_of
 from monitor.places import Position
-from monitor.reading import Read
+from monitor.reading import Read, Told
 
 STATE_VERSION: Final = 1
 """Version of the stored form of a trajectory: raised whenever one of its parts is laid out anew.
@@ -124,7 +124,9 @@ class Head(msgspec.Struct, omit_defaults=True):
     reads: list[Read] = []
     """Answers that were asked to be read when the prefix last settled."""
     steps_asked: list[str] = []
-    """Other steps that were; ids shortened."""
+    """Other steps that were, by `step_name`."""
+    told: dict[str, Told] = {}
+    """Their readings, by the same name."""
     standings: list[Standing] = []
     outsider: Standing | None = None
     """The label without a contract."""

@@ -154,7 +154,7 @@ class ParseRequest(Struct, frozen=True):
     trajectory: str
     step: str
     """`answer`; `answer:<span>` of an agent that a contract names; the key of a call; the span of
-    a message."""
+    a message, `user:<span>` of one that the user wrote."""
     type: StepKind
     content: str
     """Digest of what is to be read: the text, and for an answer its evidence."""
@@ -173,10 +173,20 @@ class ParseRequest(Struct, frozen=True):
     def id(self) -> str:
         return reading_id(self.trajectory, self.step, self.content, self.parser, self.attempt)
 
+    @property
+    def name(self) -> str:
+        """Of a step other than the answer."""
+        return step_name(self.trajectory, self.step, self.content, self.parser)
+
 
 def reading_id(trajectory: str, step: str, content: str, parser: str, attempt: int) -> str:
     """Identity of a reading: a request that is repeated asks for the same one."""
     return digest(trajectory, step, content, parser, str(attempt))
+
+
+def step_name(trajectory: str, step: str, content: str, parser: str) -> str:
+    """Names a step other than the answer, as it stands and is read, whatever the attempt."""
+    return reading_id(trajectory, step, content, parser, 1)[:16]
 
 
 @lru_cache
@@ -201,6 +211,27 @@ class Outcome(msgspec.Struct, array_like=True, gc=False):
     words: str
     confidence: float
     message: str
+    subject: str = ""
+    value: str = ""
+    """Subject and value of a claim that facts may yet back; empty for all others."""
+    backed: tuple[StepKind, ...] = ()
+    """Kinds of steps of which a fact says it (`monitor.facts`)."""
+
+
+class Stated(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A fact of a tool result or of what the user said, as the state keeps it: it stands there."""
+
+    subject: str
+    value: str
+    path: str
+
+
+class Told(msgspec.Struct, array_like=True, gc=False):
+    """The reading that counts of a step other than the answer."""
+
+    attempt: int
+    assessed: bool
+    facts: tuple[Stated, ...] = ()
 
 
 class Kept(msgspec.Struct, array_like=True, gc=False):

@@ -103,27 +103,27 @@ def resolve(claim: Claim, evidence: Sequence[Shown], *, whole: bool) -> Outcome 
     if _foreign_items(claim.words, evidence):
         return because("mismatch", "a number or identifier in it stands in no result")
     shown = next((s for s in evidence if s.step == claim.evidence.step), None)
-    found = None if shown is None else _at(shown, claim.evidence.path)
+    found = None if shown is None else trail(shown, claim.evidence.path)
     if shown is None or found is None:
         return because("unsupported", "what the reading points at is not there")
     if claim.kind == "action":
         problem = _action(claim, shown)
         return None if problem is None else because("mismatch", problem)
-    if claim.kind in _MECHANICAL and not _says(claim, claim.words):
+    if claim.kind in _MECHANICAL and not says(claim, claim.words):
         return because("mismatch", "the reading's value is not what the answer's words say")
-    leaf = found[0]
+    leaf = found[-1]
     if claim.kind == "absence":
         return None if _is_empty(leaf) else because("unchecked", "what it points at is not empty")
-    if any(_says(claim, text) for text in _leaves(leaf)):
+    if any(says(claim, text) for text in leaves(leaf)):
         return None
     if claim.kind in _MECHANICAL:
         return because("mismatch", "what it points at says otherwise")
-    there = _words(" ".join(_leaves(leaf)))
-    said = _words(claim.value)
+    there = words_of(" ".join(leaves(leaf)))
+    said = words_of(claim.value)
     if said and said <= there:
         return None
-    near = there | _words(claim.evidence.path)
-    if isinstance(leaf, bool) or (said | _words(f"{claim.subject} {claim.kind}")) & near:
+    near = there | words_of(claim.evidence.path)
+    if isinstance(leaf, bool) or (said | words_of(f"{claim.subject} {claim.kind}")) & near:
         return because("unchecked", "what it points at says it in other words, if it does")
     return because("mismatch", "what it points at speaks of something else")
 
@@ -150,9 +150,10 @@ def decoded(text: str) -> Any:
         return text
 
 
-def _at(shown: Shown, path: str) -> tuple[Any] | None:
-    """The value at a JSON path of a step, in a tuple; None when nothing is there. The dialects
-    that models write are read: `$.a[0]['b']`, `a.b`, `/a/0/b`."""
+def trail(shown: Shown, path: str) -> list[Any] | None:
+    """The values on the way to a JSON path of a step, from the whole to the one that stands there;
+    None when nothing does. The dialects that models write are read: `$.a[0]['b']`, `a.b`,
+    `/a/0/b`."""
     text = shown.error if shown.result is None else shown.result
     if text is None:
         return None
@@ -174,6 +175,7 @@ def _at(shown: Shown, path: str) -> tuple[Any] | None:
             return None
     if len(keys) > _DEPTH:
         return None
+    way = [here]
     for key in keys:
         if isinstance(here, dict):
             if str(key) not in here:
@@ -186,10 +188,11 @@ def _at(shown: Shown, path: str) -> tuple[Any] | None:
                 return None
         else:
             return None
-    return (here,)
+        way.append(here)
+    return way
 
 
-def _leaves(value: Any) -> Iterator[str]:
+def leaves(value: Any) -> Iterator[str]:
     """Scalars of a value as text, walked without recursion and not without end."""
     stack, left = [value], _LEAVES
     while stack and left:
@@ -214,7 +217,7 @@ def _is_empty(leaf: Any) -> bool:
 # -- what it says ----------------------------------------------------------------------------
 
 
-def _says(claim: Claim, text: str) -> bool:
+def says(claim: Claim, text: str) -> bool:
     """Whether a text says the claim's value, by the claim's kind."""
     value = claim.value.strip()
     if claim.kind == "identifier":
@@ -234,7 +237,7 @@ def _says(claim: Claim, text: str) -> bool:
     return bool(value) and normal(value) in normal(text)
 
 
-def _words(text: str) -> set[str]:
+def words_of(text: str) -> set[str]:
     return {word[:6] for word in _WORD.findall(normal(text))}
 
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from monitor.contract import Contract, Rules
 from monitor.corpus import Corpus
+from monitor.facts import left_open
 from monitor.grounding import GroundingMonitor
 from monitor.model import Finding, LayerState, Reading, Severity
 from monitor.reading import Claim, Kept, Outcome, Read, Shown, reason_text
@@ -36,9 +37,17 @@ _LEXICAL: Final = GroundingMonitor(Rules())
 # -- a reading, resolved ---------------------------------------------------------------------
 
 
-def keep(reading: Reading, answer: str, evidence: Sequence[Shown], *, hidden: bool) -> Kept:
+def keep(
+    reading: Reading,
+    answer: str,
+    evidence: Sequence[Shown],
+    *,
+    hidden: bool,
+    others: bool = False,
+) -> Kept:
     """What the state keeps of a reading of `answer`. `evidence` as recorded; `hidden`: a filtered
-    field is near, so no excerpt is kept."""
+    field is near, so no excerpt is kept; `others`: other steps are read too, and facts of theirs may
+    back claims."""
     kept = Kept(reading.id, reading.attempt, shown=not hidden)
     if reading.status != "assessed":
         kept.reason = reason_text(reading.reason)
@@ -53,8 +62,12 @@ def keep(reading: Reading, answer: str, evidence: Sequence[Shown], *, hidden: bo
     if left_out(answer, own) or (claims and not own):
         kept.reason = "truncated" if "text" in reading.cut else "invalid"
     whole = "evidence" not in reading.cut
-    found = (resolve(claim, evidence, whole=whole) for claim in own)
-    kept.outcomes = tuple(outcome for outcome in found if outcome is not None)[:OUTCOMES]
+    found = ((claim, resolve(claim, evidence, whole=whole)) for claim in own)
+    kept.outcomes = tuple(
+        left_open(claim, outcome) if others else outcome
+        for claim, outcome in found
+        if outcome is not None
+    )[:OUTCOMES]
     return kept
 
 
@@ -79,6 +92,8 @@ def judge(
     gate = contract.semantic.mode == "gate"
     findings, undecided = [], kept.reason is not None
     for outcome in kept.outcomes:
+        if not set(contract.semantic.steps).isdisjoint(outcome.backed):
+            continue
         if outcome.decided == "undecided" or (
             outcome.decided != "unchecked" and outcome.confidence < contract.semantic.min_confidence
         ):

@@ -224,10 +224,11 @@ def test_other_steps_are_asked_for_when_a_contract_says_so() -> None:
     judged = Run(contract(semantic={"mode": "gate", "steps": ["tool_result", "message"]}))
     judged.feed(llm(0, ans="let me see", user="where is A-17?"), *spans())
     assert [(r.type, r.step) for r in judged.publisher.requests] == [
-        ("tool_result", "c1"), ("message", "0000000000000000"),
+        ("tool_result", "c1"), ("message", "user:0000000000000000"),
+        ("message", "0000000000000000"),
     ]  # fmt: skip
     judged.close()
-    assert len(judged.publisher.requests) == 2
+    assert len(judged.publisher.requests) == 3
     assert judged.label.verdict == "trusted"
 
 
