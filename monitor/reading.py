@@ -34,6 +34,7 @@ CLAIMS_LIMIT: Final = 64
 WORDS_LIMIT: Final = 1_000
 
 StepKind = Literal["answer", "tool_result", "message"]
+STEP_KINDS: Final[tuple[StepKind, ...]] = ("answer", "tool_result", "message")
 Kind = Literal[
     "identifier", "quantity", "date", "quotation", "status", "action", "absence", "other"
 ]

@@ -70,9 +70,10 @@ class Batches:
 
     def calls(self, items: Sequence[Item]) -> list[list[Item]]:
         """Items by call: those that share a prompt, in bounded numbers."""
-        groups: dict[tuple[str, str], list[Item]] = {}
+        groups: dict[str, list[Item]] = {}
         for item in items:
-            groups.setdefault((item.request.type, item.request.rubric), []).append(item)
+            prompt = prompt_digest(item.request.type, item.request.rubric)
+            groups.setdefault(prompt, []).append(item)
         return [call for group in groups.values() for call in self._bounded(group)]
 
     def _bounded(self, group: Sequence[Item]) -> list[list[Item]]:

@@ -1,23 +1,27 @@
-"""`agenttrust reparse`: ask for the answers of trajectories to be read once more.
+"""`agenttrust reparse`: ask for the steps of trajectories to be read once more.
 
-The state tells what was read and with which attempt; a request with the next attempt goes to the
-parse topic. Its reading replaces the one that counts now, unless it fails.
+The state tells what was asked to be read, answers, tool results and messages, and with which attempt;
+a request with the next attempt goes to the parse topic. Its reading replaces the one that counts now,
+unless it fails.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection, Sequence
+from typing import Final
 
 import click
 import msgspec
 
 from monitor import ask
 from monitor.bench import Bench
+from monitor.errors import plain
 from monitor.model import Struct
 from monitor.ports import Wanted
 from monitor.prefix import derive
-from monitor.reading import ParseRequest
+from monitor.reading import STEP_KINDS, ParseRequest, StepKind
 from monitor.work import Work
 from streams import topics
 from streams.errors import UserError
@@ -28,6 +32,9 @@ from streams.sender import Sender
 from streams.settings import Settings, load
 from streams.store import RedisStore
 
+_SHOWN: Final = 2_000
+"""Characters of a line of the command; call ids come from strangers."""
+
 
 class Again(Struct, frozen=True):
     """Requests for one trajectory; or, when there are none, why."""
@@ -36,26 +43,33 @@ class Again(Struct, frozen=True):
     why: str = ""
 
 
-def again(work: Work, bench: Bench, now: int) -> Again:
-    """Requests for the answers of a trajectory, each with the attempt after the last."""
+def again(work: Work, bench: Bench, now: int, only: Collection[StepKind] = STEP_KINDS) -> Again:
+    """Requests for the steps of a trajectory, each with the attempt after the last."""
     head = work.head
     assert head is not None
     work.revive(bench)
     if not head.settled:
         return Again(why="its run is not complete")
-    attempts = {
+    answers = {
         (read.step, read.parser, read.content): 1 if read.kept is None else read.kept.attempt
         for read in head.reads
     }
+    others = dict.fromkeys(head.steps_asked, 1)
+    others |= {name: told.attempt for name, told in head.told.items()}
     found = []
     for request in ask.requests(derive(work.spans), head, bench, now):
-        last = attempts.get((request.step, request.parser, request.content))
-        if last is not None:
+        about = request.step, request.parser, request.content
+        answer = request.type == "answer"
+        last = answers.get(about) if answer else others.get(request.name)
+        if last is not None and request.type in only:
             found.append(msgspec.structs.replace(request, attempt=last + 1))
-    return Again(tuple(found), "" if found else "no contract asks for its answer to be read")
+    what = "its answer" if only == ("answer",) else "any such step"
+    return Again(tuple(found), "" if found else f"no contract asks for {what} to be read")
 
 
-async def reparse(settings: Settings, trajectories: tuple[str, ...]) -> dict[str, Again]:
+async def reparse(
+    settings: Settings, trajectories: Sequence[str], only: Collection[StepKind] = STEP_KINDS
+) -> dict[str, Again]:
     """Sends the requests; what became of each trajectory."""
     plan = topics.plan(settings)
     writer = RequestWriter(plan.parse.name, settings.partitions)
@@ -77,7 +91,7 @@ async def reparse(settings: Settings, trajectories: tuple[str, ...]) -> dict[str
                     outcomes[name] = Again(why="nothing is known of it")
                     continue
                 bench = Bench(await sets.get(work.head.policy_set))
-                outcomes[name] = again(work, bench, round(time.time() * 1000))
+                outcomes[name] = again(work, bench, round(time.time() * 1000), only)
                 await sender.send([writer.message(one) for one in outcomes[name].requests])
     finally:
         await store.close()
@@ -86,14 +100,23 @@ async def reparse(settings: Settings, trajectories: tuple[str, ...]) -> dict[str
 
 @click.command()
 @click.argument("trajectories", nargs=-1, required=True, metavar="TRAJECTORY...")
-def command(trajectories: tuple[str, ...]) -> None:
-    """Ask for the answers of trajectories to be read once more by the LLM."""
+@click.option(
+    "--only",
+    type=click.Choice(STEP_KINDS),
+    multiple=True,
+    help="Steps of this kind; may be given more than once. Without: all that contracts ask for.",
+)
+def command(trajectories: tuple[str, ...], only: tuple[StepKind, ...]) -> None:
+    """Ask for steps of trajectories to be read once more by the LLM: answers, tool results and
+    messages, as far as a contract asks for them."""
     for name in trajectories:
         if not is_trajectory(name):
             raise click.UsageError(f"{name[:64]!r}: a trace id is 32 lower-case hex digits")
-    outcomes = asyncio.run(reparse(load(), trajectories))
+    outcomes = asyncio.run(reparse(load(), trajectories, only or STEP_KINDS))
     for name, outcome in outcomes.items():
-        asked = f"asked, attempt {outcome.requests[0].attempt}" if outcome.requests else outcome.why
-        click.echo(f"{name} {asked}")
+        asked = ", ".join(
+            f"{one.type} {one.step} attempt {one.attempt}" for one in outcome.requests
+        )
+        click.echo(f"{name} " + (f"asked: {plain(asked, _SHOWN)}" if asked else outcome.why))
     if any(not outcome.requests for outcome in outcomes.values()):
         raise UserError("not every trajectory could be asked for")

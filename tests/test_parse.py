@@ -166,10 +166,11 @@ def test_a_reading_tells_how_it_came_about() -> None:
 def test_calls_are_cut_by_tokens_rubric_and_kind_of_step() -> None:
     long = "long " * 3_000
     mixed = [ask(0), ask(1, rubric="r"), ask(2, type="tool_result", step="c1", evidence=()),
-             ask(3, text=f"{long}3"), ask(4, text=f"{long}4")]  # fmt: skip
+             ask(3, text=f"{long}3"), ask(4, text=f"{long}4"),
+             ask(5, type="message", step="m1", evidence=())]  # fmt: skip
     world, server = run(read_well, *mixed)
-    assert len(server.asked) == 4  # 0 with 3; 4; r; the result
-    assert outcomes(world) == ["assessed"] * 5
+    assert len(server.asked) == 4  # 0 with 3; 4; r; the result with the message
+    assert outcomes(world) == ["assessed"] * 6
     assert world.readings[mixed[2].id].facts == ({"subject": "it", "value": "x", "path": "$"},)
 
 
