@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final, Literal
 
 from google.protobuf.message import DecodeError
@@ -45,15 +46,14 @@ group takes 123 bytes begins with a line feed and `{`: so blanks must be followe
 def decode(data: bytes, encoding: Encoding = "auto") -> Iterator[RawSpan | BadSpan]:
     """Every span of a message, read or not. Never raises on any bytes."""
     if _is_json(data, encoding):
-        yield from otlp_json.spans(data)
-        return
+        return otlp_json.spans(data)
     spans = otlp_proto.spans(data)
     first = next(spans, None)
+    if first is None:
+        return spans
     if isinstance(first, BadSpan) and first.trace_id is None and _is_logs(data):
-        yield BadSpan(None, "logs", "OTLP logs among the traces", "", data)
-    elif first is not None:
-        yield first
-        yield from spans
+        return iter((BadSpan(None, "logs", "OTLP logs among the traces", "", data),))
+    return chain((first,), spans)
 
 
 def decode_logs(data: bytes, encoding: Encoding = "auto") -> Iterator[RawLog | BadSpan]:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import islice
 from typing import Final
 
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMessage
-from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from monitor.semconv import RawEvent, RawSpan, Resource, Value, resource, wanted_of_event
+from monitor.semconv import RawEvent, RawSpan, Resource, resource
 from streams.otlp_span import MAX_EVENTS, BadSpan, place
 from streams.otlp_wire import (
+    EVENT,
     SPAN,
     WHOLE_REQUEST,
     DecodeError,
     attributes,
+    event_attributes,
     value,
 )
 
@@ -29,22 +29,13 @@ _ZERO_SPAN = bytes(_SPAN_ID)
 _CHUNK = 64
 """Spans that are read at a time: reading one and using it in turns takes a fifth longer, because
 the two evict each other from the processor's caches."""
+_CODE = 0x18  # Status.code = 3, varint
 _CACHEABLE = 8192
 """Bytes of a resource or scope that is remembered at most."""
 
 
 def spans(data: bytes) -> Iterator[RawSpan | BadSpan]:
     """Reads `ExportTraceServiceRequest`, and `TracesData`, which is the same on the wire."""
-    found = _found(data)
-    while chunk := [_read(item) for item in islice(found, _CHUNK)]:
-        yield from chunk
-
-
-_Found = tuple[bytes, Resource, str, int, int, int]
-"""An encoded span, its resource and scope, and the places of the three in the message."""
-
-
-def _found(data: bytes) -> Iterator[_Found | BadSpan]:
     try:
         groups = WHOLE_REQUEST(data).resource_spans
     except DecodeError as error:
@@ -68,14 +59,16 @@ def _found(data: bytes) -> Iterator[_Found | BadSpan]:
                 detail = f"unreadable scope: {error}"
                 yield BadSpan(None, "not_otlp", detail, place(r, s), scoped.SerializeToString())
                 continue
-            for n, item in enumerate(scoped.spans):
-                yield item, origin, scope, r, s, n
+            items = scoped.spans
+            for start in range(0, len(items), _CHUNK):
+                chunk = items[start : start + _CHUNK]
+                yield from [
+                    _read(item, origin, scope, r, s, n) for n, item in enumerate(chunk, start)
+                ]
 
 
-def _read(found: _Found | BadSpan) -> RawSpan | BadSpan:
-    if isinstance(found, BadSpan):
-        return found
-    data, origin, scope, r, s, n = found
+def _read(data: bytes, origin: Resource, scope: str, r: int, s: int, n: int) -> RawSpan | BadSpan:
+    """The span that `data` is; `r`, `s` and `n` are the places of its resource, scope and itself."""
     try:
         span = SPAN(data)
         trace_id, span_id, parent = span.trace_id, span.span_id, span.parent_span_id
@@ -88,7 +81,8 @@ def _read(found: _Found | BadSpan) -> RawSpan | BadSpan:
         ):
             detail = _wrong_id(trace_id, span_id, parent)
             return BadSpan(_trace_id(data), "bad_id", detail, place(r, s, n), data)
-        status = Status.FromString(told) if (told := span.status) else None
+        told = span.status
+        status, message = _UNSET if not told else _status(told)
         events = span.events
         cut: dict[str, str] = {}
         return RawSpan(
@@ -101,8 +95,8 @@ def _read(found: _Found | BadSpan) -> RawSpan | BadSpan:
             span.flags,
             span.start,
             span.end,
-            status.code if status else 0,
-            status.message if status else "",
+            status,
+            message,
             attributes(span.attributes, cut),
             tuple(map(_event, events[:MAX_EVENTS])) if events else (),
             span.dropped + max(0, len(events) - MAX_EVENTS) if events else span.dropped,
@@ -113,6 +107,17 @@ def _read(found: _Found | BadSpan) -> RawSpan | BadSpan:
         )
     except (DecodeError, UnicodeDecodeError) as error:
         return BadSpan(_trace_id(data), "malformed", str(error), place(r, s, n), data)
+
+
+_UNSET: Final = (0, "")
+
+
+def _status(told: bytes) -> tuple[int, str]:
+    """Code and message."""
+    if len(told) == 2 and told[0] == _CODE and told[1] < 0x80:  # a code alone
+        return told[1], ""
+    status = Status.FromString(told)
+    return status.code, status.message
 
 
 def _wrong_id(trace_id: bytes, span_id: bytes, parent: bytes) -> str:
@@ -128,11 +133,8 @@ def _wrong_id(trace_id: bytes, span_id: bytes, parent: bytes) -> str:
 
 
 def _event(data: bytes) -> RawEvent:
-    event = SpanMessage.Event.FromString(data)
-    kept: dict[str, Value] = {
-        pair.key: value(pair.value) for pair in event.attributes if wanted_of_event(pair.key)
-    }
-    return RawEvent(event.name, kept)
+    event = EVENT(data)
+    return RawEvent(event.name, event_attributes(event.attributes))
 
 
 def _scope(data: bytes) -> str:

@@ -16,11 +16,12 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
-from monitor.semconv import EXACT, MARKS, PREFIXES, Value
-from monitor.semconv.limits import PARSE_LIMIT, note
+from monitor.semconv import Value, wanted_among, wanted_of_event
+from monitor.semconv.limits import PARSE_LIMIT, Memo, note
 from streams.otlp_span import shorten
 
 __all__ = [
+    "EVENT",
     "REQUEST",
     "RESOURCE_SPANS",
     "SCOPE_SPANS",
@@ -29,6 +30,7 @@ __all__ = [
     "WHOLE_REQUEST",
     "DecodeError",
     "attributes",
+    "event_attributes",
     "value",
 ]
 
@@ -65,9 +67,10 @@ _SCHEMA: Final[dict[str, list[tuple[str, int, Any, Any]]]] = {
         ("status", 15, _BYTES, _ONE),
         ("flags", 16, _FIXED32, _ONE),
     ],
+    "Event": [("name", 2, _STRING, _ONE)],
 }
-_ATTRIBUTES: Final = 9
-"""Number of `Span.attributes`: a map from key to the bytes of an `AnyValue`."""
+_ATTRIBUTES: Final = {"Span": 9, "Event": 3}
+"""Numbers of `attributes`: a map from key to the bytes of an `AnyValue`."""
 
 
 def _parsers() -> dict[str, Callable[[bytes], Any]]:
@@ -82,13 +85,14 @@ def _parsers() -> dict[str, Callable[[bytes], Any]]:
                 _add_message(descriptor, field, number, f".{file.package}.{kind}", label)
             else:
                 descriptor.field.add(name=field, number=number, type=kind, label=label)
-    span = file.message_type[-1]
-    entry = span.nested_type.add(name="AttributesEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=_STRING, label=_ONE)
-    entry.field.add(name="value", number=2, type=_BYTES, label=_ONE)
-    of_entry = f".{file.package}.Span.AttributesEntry"
-    _add_message(span, "attributes", _ATTRIBUTES, of_entry, _MANY)
+    for descriptor in file.message_type:
+        if descriptor.name in _ATTRIBUTES:
+            entry = descriptor.nested_type.add(name="AttributesEntry")
+            entry.options.map_entry = True
+            entry.field.add(name="key", number=1, type=_STRING, label=_ONE)
+            entry.field.add(name="value", number=2, type=_BYTES, label=_ONE)
+            of_entry = f".{file.package}.{descriptor.name}.AttributesEntry"
+            _add_message(descriptor, "attributes", _ATTRIBUTES[descriptor.name], of_entry, _MANY)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
 
@@ -114,10 +118,17 @@ REQUEST: Final = _PARSERS["Request"]
 RESOURCE_SPANS: Final = _PARSERS["ResourceSpans"]
 SCOPE_SPANS: Final = _PARSERS["ScopeSpans"]
 SPAN: Final = _PARSERS["Span"]
+EVENT: Final = _PARSERS["Event"]
 WHOLE_LOGS: Final = _PARSERS["WholeLogs"]
 """A logs request in one step, down to the bytes of the records."""
 
 _TAG: Final = 0x0A  # AnyValue.string_value = 1, length-delimited
+
+_Keys = tuple[str, ...]
+# An instrumentation writes spans with the same few sets of keys over and over.
+_of_span: Final = Memo[_Keys, _Keys](entries=4096, size=4 * 1024 * 1024)
+"""For the keys of a span those that are wanted."""
+_of_event: Final = Memo[_Keys, _Keys](entries=1024, size=1024 * 1024)
 
 
 def attributes(encoded: Mapping[str, bytes], cut: dict[str, str]) -> dict[str, Value]:
@@ -125,12 +136,12 @@ def attributes(encoded: Mapping[str, bytes], cut: dict[str, str]) -> dict[str, V
 
     Notes of cut values go into `cut`.
     """
+    keys = tuple(encoded)
+    kept = _of_span.get(keys)
+    if kept is None:
+        kept = _of_span.remember(keys, wanted_among(keys), sum(map(len, keys)))
     found: dict[str, Value] = {}
-    keys = EXACT.intersection(encoded)
-    if not MARKS.isdisjoint(keys):
-        keys = keys.union(key for key in encoded if key.startswith(PREFIXES))
-    for key in keys:
-        data = encoded[key]
+    for key, data in zip(kept, map(encoded.__getitem__, kept), strict=True):
         size = len(data)
         # A string, as nearly all are: its tag, its length in one or two bytes, and nothing else.
         if 2 <= size < 0x82 and data[0] == _TAG and data[1] == size - 2:
@@ -147,20 +158,40 @@ def attributes(encoded: Mapping[str, bytes], cut: dict[str, str]) -> dict[str, V
     return found
 
 
+def event_attributes(encoded: Mapping[str, bytes]) -> dict[str, Value]:
+    """The wanted ones of an event's attributes, none of them cut. Raises as `attributes` does."""
+    keys = tuple(encoded)
+    kept = _of_event.get(keys)
+    if kept is None:
+        chosen = tuple(sorted(filter(wanted_of_event, keys)))
+        kept = _of_event.remember(keys, chosen, sum(map(len, keys)))
+    found: dict[str, Value] = {}
+    for key, data in zip(kept, map(encoded.__getitem__, kept), strict=True):
+        start = _start_of_string(data)
+        found[key] = data[start:].decode() if start else value(AnyValue.FromString(data))
+    return found
+
+
 def _long_or_other(key: str, data: bytes, cut: dict[str, str]) -> Value:
-    if data[:1] == b"\x0a":
-        at, size, shift = 1, 0, 0
-        while at < len(data) and shift < 64:
-            size |= (data[at] & 0x7F) << shift
-            at, shift = at + 1, shift + 7
-            if data[at - 1] < 0x80:
-                break
-        if at + size == len(data):
-            return shorten(key, data[at:], cut)
+    if start := _start_of_string(data):
+        return shorten(key, data[start:], cut)
     if len(data) > PARSE_LIMIT:
         cut[key] = note(data)
         return None
     return value(AnyValue.FromString(data))
+
+
+def _start_of_string(data: bytes) -> int:
+    """Where the text of an `AnyValue` begins that is one string and nothing else; 0 when it is not."""
+    if data[:1] != b"\x0a":
+        return 0
+    at, size, shift = 1, 0, 0
+    while at < len(data) and shift < 64:
+        size |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if data[at - 1] < 0x80:
+            break
+    return at if at + size == len(data) else 0
 
 
 def value(any_value: AnyValue) -> Value:

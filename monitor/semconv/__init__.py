@@ -20,6 +20,7 @@ limits.py    bounds on everything
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from monitor.model import Span
@@ -64,6 +65,7 @@ __all__ = [
     "normalise",
     "resource",
     "wanted",
+    "wanted_among",
     "wanted_of_event",
 ]
 
@@ -101,6 +103,14 @@ _LATEST: Final = 2**63 - 1
 def wanted(key: str) -> bool:
     """Whether some dialect reads this attribute of a span."""
     return key in EXACT or key.startswith(PREFIXES)
+
+
+def wanted_among(keys: Sequence[str]) -> tuple[str, ...]:
+    """Those of a span's keys that matter, sorted: what is made of a span is to be the same bytes
+    whoever reads it, in whatever order its attributes came."""
+    if MARKS.isdisjoint(keys):
+        return tuple(sorted([key for key in keys if key in EXACT]))
+    return tuple(sorted(filter(wanted, keys)))
 
 
 def wanted_of_event(key: str) -> bool:

@@ -30,6 +30,7 @@ from monitor.semconv.raw import Value
 _DEPTH: Final = 12
 _LONGEST: Final = 4
 _encode: Final = msgspec.json.Encoder().encode
+_in_order: Final = msgspec.json.Encoder(order="sorted").encode
 
 Tree = dict[str, Any]
 """The keys of one message, those below a common name together."""
@@ -55,7 +56,7 @@ class FlatHistory:
         return read_chat(self._build(self._trees[index]))
 
     def raw(self, index: int) -> bytes:
-        return _encode(self._trees[index])
+        return _in_order(self._trees[index])
 
 
 def read_chat(message: Tree) -> Read:

@@ -6,7 +6,7 @@ of the whole, so that two texts that differ only behind the cut stay different.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -35,6 +35,35 @@ _SMALL: Final = ATTRIBUTE_LIMIT // 8
 _ROOM_FOR_REST: Final = 24_000
 """Bytes that a span's names, ids and resource attributes take at most in practice."""
 _MINIMUM: Final = 128
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Memo(dict[K, V]):
+    """What was worked out before, to be looked up with `get`. Begins anew when it is full, so that
+    it never holds more than `entries` answers, whose keys and values have `size` bytes together."""
+
+    def __init__(self, *, entries: int, size: int) -> None:
+        super().__init__()
+        self._entries = entries
+        self._size = size
+        self._held = 0
+
+    def remember(self, key: K, value: V, size: int) -> V:
+        """The value, kept under this key. `size`: of both, in bytes, more or less. What alone would
+        take an eighth of all room is not kept."""
+        if size * 8 <= self._size:
+            self._held += size
+            if len(self) >= self._entries or self._held > self._size:
+                self.clear()
+                self._held = size
+            self[key] = value
+        return value
+
+    def forget(self) -> None:
+        self.clear()
+        self._held = 0
 
 
 def note(data: bytes) -> str:

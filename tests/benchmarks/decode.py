@@ -5,7 +5,13 @@ the median of many rounds, so that neither the machine nor its load is in the re
 
 over_parse   the generated protobuf classes parse the same bytes and read nothing
 over_needed  they parse, read what a span is made of (ids, times, status, resource, the attributes
-             and exception events that the dialects read), and `orjson` parses the JSON among them
+             and events that the dialects read, each value by its type), and `orjson` parses every
+             value that is JSON, once: whichever key it stands under, since each dialect has its own
+             (`input.value`, `ai.prompt.messages`, an event's `content`) and a worker has to read
+             them all. What is JSON within JSON stays text, and a value in Python's dialect too.
+
+No content is known beforehand: what the monitor remembers of texts that it has read is forgotten
+before each run. What it remembers of keys stays, as it would in a worker.
 """
 
 from __future__ import annotations
@@ -17,14 +23,15 @@ from statistics import median
 
 import orjson
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from monitor.semconv import normalise, wanted
+from monitor.semconv import EXACT, PREFIXES, normalise
+from monitor.semconv.events import EVENT_KEYS
 from streams.otlp import BadSpan, decode
 
 CAPTURES = Path(__file__).parent.parent / "captures"
 ROUNDS = 40
-
-_JSON = ("messages", "instructions", "arguments", "result")
 
 
 def messages(folder: Path = CAPTURES) -> list[bytes]:
@@ -40,25 +47,52 @@ def parse(data: Sequence[bytes]) -> None:
 def needed(data: Sequence[bytes]) -> None:
     for message in data:
         for resource in ExportTraceServiceRequest.FromString(message).resource_spans:
-            _strings(resource.resource.attributes)
+            {pair.key: _scalar(pair.value) for pair in resource.resource.attributes}
             for scope in resource.scope_spans:
                 for span in scope.spans:
-                    _needed_of(span)
+                    _needed_of(span, scope.scope.name)
 
 
-def _strings(attributes) -> dict[str, str]:  # type: ignore[no-untyped-def]
-    return {attribute.key: attribute.value.string_value for attribute in attributes}
+def _scalar(value: AnyValue) -> object:
+    return value.string_value or _typed(value)
 
 
-def _needed_of(span) -> tuple:  # type: ignore[no-untyped-def, type-arg]
+def _typed(value: AnyValue) -> object:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [_typed(item) for item in value.array_value.values]
+    if kind == "kvlist_value":
+        return {pair.key: _typed(pair.value) for pair in value.kvlist_value.values}
+    return getattr(value, kind) if kind else None
+
+
+def _parsed(value: AnyValue) -> object:
+    """The value, its JSON parsed."""
+    text = value.string_value
+    if not text:
+        return _typed(value)
+    if text[0] in "{[":
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return text
+    return text
+
+
+def _needed_of(span: Span, scope: str) -> tuple[object, ...]:
     found = {}
-    for attribute in span.attributes:
-        key = attribute.key
-        if wanted(key):
-            value = attribute.value.string_value
-            if key.endswith(_JSON) and value[:1] in ("{", "["):
-                value = orjson.loads(value)
-            found[key] = value
+    for pair in span.attributes:
+        key = pair.key
+        if key in EXACT or key.startswith(PREFIXES):
+            found[key] = _parsed(pair.value)
+    events = []
+    for event in span.events:
+        told = {}
+        for pair in event.attributes:
+            key = pair.key
+            if key in EVENT_KEYS or key in EXACT or key.startswith(PREFIXES):
+                told[key] = _parsed(pair.value)
+        events.append((event.name, told))
     return (
         span.trace_id.hex(),
         span.span_id.hex(),
@@ -71,8 +105,9 @@ def _needed_of(span) -> tuple:  # type: ignore[no-untyped-def, type-arg]
         span.status.code,
         span.status.message,
         span.dropped_attributes_count,
-        [(event.name, _strings(event.attributes)) for event in span.events],
+        events,
         found,
+        scope,
     )
 
 
