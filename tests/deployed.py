@@ -17,7 +17,7 @@ from tests.services import ROOT
 
 DEPLOY = ROOT / "deploy"
 K8S = DEPLOY / "k8s"
-BASE, SCALED, SECURE = K8S / "base", K8S / "scaled", K8S / "secure"
+BASE, SCALED, SECURE, LLM = K8S / "base", K8S / "scaled", K8S / "secure", K8S / "llm"
 COMPOSE_FILE = ROOT / "docker-compose.yml"
 COLLECTOR_FILE = DEPLOY / "collector.yaml"
 DOCKERFILE = DEPLOY / "Dockerfile"
@@ -58,7 +58,7 @@ def named(objects: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]
 
 COMPOSE = read(COMPOSE_FILE)["services"]
 COLLECTOR = read(COLLECTOR_FILE)
-OBJECTS = manifests(BASE)
+OBJECTS = manifests(BASE) + manifests(LLM)
 WORKLOADS = [o for o in OBJECTS if o["kind"] in {"Deployment", "Job"}]
 DEPLOYMENTS = named(OBJECTS, "Deployment")
 
@@ -103,5 +103,6 @@ def started() -> Iterator[Started]:
             for entry in spec.get("env", [])
         }
         mounts = {mount["mountPath"] for mount in spec["volumeMounts"]}
-        where = f"kubernetes {workload['metadata']['name']}"
-        yield Started(where, spec["args"], image | literals() | own, mounts)
+        name = workload["metadata"]["name"]
+        shared = literals() | (literals(LLM) if name == "parse" else {})
+        yield Started(f"kubernetes {name}", spec["args"], image | shared | own, mounts)

@@ -20,6 +20,7 @@ from tests.deployed import (
     DEPLOYMENTS,
     DOCKERFILE,
     IMAGE,
+    LLM,
     OBJECTS,
     PLAN,
     SCALED,
@@ -36,7 +37,7 @@ from tests.services import ROOT
 
 PAGE = ROOT / "docs" / "operations.md"
 FILES = [COMPOSE_FILE, COLLECTOR_FILE, DOCKERFILE, PAGE]
-FILES += [path for folder in (BASE, SCALED, SECURE) for path in sorted(folder.iterdir())]
+FILES += [path for folder in (BASE, SCALED, SECURE, LLM) for path in sorted(folder.iterdir())]
 STARTED = list(started())
 
 
@@ -61,14 +62,14 @@ def test_every_metric_exists():
 
 def test_every_topic_exists():
     known = {topic.name for topic in PLAN}
-    groups = {app.app_id(DEFAULTS, role) for role in ("ingest", "evaluate")}
+    groups = {app.app_id(DEFAULTS, role) for role in ("ingest", "evaluate", "parse")}
     found = set(re.findall(r"`((?:agenttrust[.-]|otlp_)[a-z._-]+)`", PAGE.read_text("utf-8")))
     assert len(found) >= 6
     assert found <= known | groups
 
 
 def test_what_is_started():
-    assert len(STARTED) == 8
+    assert len(STARTED) == 10
 
 
 @pytest.mark.parametrize("process", STARTED, ids=lambda s: s.where)
@@ -89,15 +90,20 @@ def test_every_command_exists(process):
     told = call([sys.executable, "-m", "streams", *process.arguments, "--help"], cwd=ROOT)
     assert told.returncode == 0, told.stderr
     if "--roles" in process.arguments:
-        assert process.arguments[process.arguments.index("--roles") + 1] in {"ingest", "evaluate"}
+        assert process.arguments[process.arguments.index("--roles") + 1] in {
+            "ingest",
+            "evaluate",
+            "parse",
+        }
 
 
 def test_every_image_is_pinned():
     used = [service["image"] for service in COMPOSE.values()]
     used += [line.split()[0] for line in instructions("FROM")]
-    (own,) = read(BASE / "kustomization.yaml")["images"]
-    used.append(f"{own['name']}:{own['newTag']}")
-    assert len(used) == 10
+    for folder in (BASE, LLM):
+        (own,) = read(folder / "kustomization.yaml")["images"]
+        used.append(f"{own.get('newName', own['name'])}:{own['newTag']}")
+    assert len(used) == 12
     assert [image for image in used if not IMAGE.match(image)] == []
 
 
@@ -108,11 +114,31 @@ def test_an_image_that_is_not_pinned_is_found(image):
 
 def test_our_image_has_the_version_of_the_project():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
-    assert {s["image"] for s in COMPOSE.values() if "build" in s} == {
-        f"agenttrust-monitor:{version}"
-    }
+    with_client = f"agenttrust-monitor:{version}-llm"
+    for name, service in COMPOSE.items():
+        if "build" in service:
+            parse = name == "worker-parse"
+            assert service["image"] == (with_client if parse else with_client[: -len("-llm")]), name
+            assert ("args" in service["build"]) == parse
     (image,) = read(BASE / "kustomization.yaml")["images"]
     assert (image["name"], image["newTag"]) == ("agenttrust-monitor", version)
+    (image,) = read(LLM / "kustomization.yaml")["images"]
+    assert f"{image['newName']}:{image['newTag']}" == with_client
+    assert container(DEPLOYMENTS["parse"])["image"] == image["name"]
+
+
+def test_only_who_asks_an_llm_starts_with_one(monkeypatch, tmp_path):
+    assert COMPOSE["worker-parse"]["profiles"] == ["llm"]
+    assert {name for name, service in COMPOSE.items() if "profiles" in service} == {"worker-parse"}
+    assert "parse" not in str(read(BASE / "kustomization.yaml"))
+    for process in STARTED:
+        named = {name for name in process.environment if name.startswith("AGENTTRUST_LLM_")}
+        assert bool(named) == (process.arguments[-1] == "parse"), process.where
+    (parse,) = (s for s in STARTED if s.where == "kubernetes parse")
+    for name, value in parse.environment.items():
+        monkeypatch.setenv(name, value)
+    config = Settings().llm_config()
+    assert (config.url, config.model) == ("http://llm.llm.svc:8000/v1", "my-model")
 
 
 def test_ports_agree():

@@ -45,7 +45,7 @@ def test_every_service_is_confined():
 
 
 def test_compose_waits_for_what_must_be_there():
-    for name in ("gateway", "worker-ingest", "worker-evaluate", "collector"):
+    for name in ("gateway", "worker-ingest", "worker-evaluate", "worker-parse", "collector"):
         wanted = COMPOSE[name]["depends_on"]["topics"]["condition"]
         assert wanted == "service_completed_successfully", name
     for name, dependencies in ((n, s.get("depends_on", {})) for n, s in COMPOSE.items()):

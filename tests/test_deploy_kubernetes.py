@@ -23,6 +23,7 @@ from tests.deployed import (
     DEPLOY,
     DEPLOYMENTS,
     IMAGE,
+    LLM,
     OBJECTS,
     PLAN,
     SCALED,
@@ -64,18 +65,30 @@ def built(folder):
     return found
 
 
+def composed(tmp_path, folder, *components):
+    """A folder of an operator's own, made of ours."""
+    whole = {
+        "resources": [os.path.relpath(folder, tmp_path)],
+        "components": [os.path.relpath(component, tmp_path) for component in components],
+        "namespace": "agenttrust",
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(whole))
+    return tmp_path
+
+
 def workloads(objects):
     return [o for o in objects if o["kind"] in {"Deployment", "Job"}]
 
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl to build with")
 @pytest.mark.parametrize("folder", [BASE, SCALED])
-def test_the_whole_builds(folder):
-    objects = built(folder)
+@pytest.mark.parametrize("llm", [False, True])
+def test_the_whole_builds(folder, llm, tmp_path):
+    objects = built(composed(tmp_path, folder, LLM) if llm else folder)
     contracts = named(objects, "ConfigMap")["agenttrust-contracts"]["data"]
     assert set(contracts) == {path.name for path in (DEPLOY / "contracts").glob("*.yaml")}
     names = set(named(objects, "ConfigMap"))
-    assert len(workloads(objects)) == 4
+    assert len(workloads(objects)) == 4 + llm
     for workload in workloads(objects):
         volumes = workload["spec"]["template"]["spec"]["volumes"]
         spec = container(workload)
@@ -89,15 +102,10 @@ def test_the_whole_builds(folder):
 
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl to build with")
 def test_a_secured_kafka_is_reached_by_all(tmp_path, monkeypatch):
-    whole = {
-        "resources": [os.path.relpath(BASE, tmp_path)],
-        "components": [os.path.relpath(SECURE, tmp_path)],
-        "namespace": "agenttrust",
-    }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(whole))
-    objects = built(tmp_path)
+    objects = built(composed(tmp_path, BASE, LLM, SECURE))
     (data,) = (m["data"] for name, m in named(objects, "ConfigMap").items() if "settings" in name)
-    assert data == literals() | literals(SECURE)
+    assert data == literals() | literals(LLM) | literals(SECURE)
+    assert "parse" in {workload["metadata"]["name"] for workload in workloads(objects)}
     for workload in workloads(objects):
         mounted = {m["name"]: m["mountPath"] for m in container(workload)["volumeMounts"]}
         volumes = {v["name"]: v for v in workload["spec"]["template"]["spec"]["volumes"]}
@@ -149,12 +157,15 @@ def test_selectors_choose_what_they_mean():
     assert set(named(OBJECTS, "PodDisruptionBudget")) == set(DEPLOYMENTS)
 
 
-def test_redis_is_reached_by_secret_and_by_evaluate_alone():
+def test_secrets_are_known_to_those_who_need_them():
+    needed = {
+        "evaluate": ["AGENTTRUST_REDIS_URL"],
+        "parse": ["AGENTTRUST_REDIS_URL", "AGENTTRUST_LLM_API_KEY"],
+    }
     for workload in WORKLOADS:
         entries = container(workload).get("env", [])
-        secret = [v for v in entries if "secretKeyRef" in v.get("valueFrom", {})]
-        evaluate = workload["metadata"]["name"] == "evaluate"
-        assert [v["name"] for v in secret] == ["AGENTTRUST_REDIS_URL"] * evaluate
+        secret = [v["name"] for v in entries if "secretKeyRef" in v.get("valueFrom", {})]
+        assert secret == needed.get(workload["metadata"]["name"], [])
     assert "AGENTTRUST_REDIS_URL" not in literals()
 
 
