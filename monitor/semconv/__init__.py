@@ -2,7 +2,7 @@
 
 A transport (`streams.otlp`) hands over a `RawSpan` with the attributes that `wanted` names;
 `normalise` makes of it the one type that the rest of the system knows. To teach the monitor a new
-way of writing spans, add a module with `KEYS`, `PREFIXES` and `read` (see `dialect.py`) to
+way of writing spans, add a module with what `dialect.Dialect` asks for to
 `DIALECTS`: the first that reads a span has it, so those that ask for more come first.
 
 raw.py       what a transport hands over
@@ -20,7 +20,7 @@ limits.py    bounds on everything
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from monitor.model import Span
@@ -37,7 +37,7 @@ from monitor.semconv import (
 from monitor.semconv.content import shown_text
 from monitor.semconv.dialect import Content, Dialect
 from monitor.semconv.events import EVENT_KEYS
-from monitor.semconv.limits import ERROR_LIMIT, MAX_MESSAGES, cut, fit, name
+from monitor.semconv.limits import ERROR_LIMIT, MAX_MESSAGES, Memo, cut, fit, name
 from monitor.semconv.raw import (
     REMOTE_PARENT,
     STATUS_ERROR,
@@ -124,15 +124,20 @@ def normalise(raw: RawSpan) -> Span:
     A span without agent meaning keeps ids, parent, kind, name, times and resource: its place in
     the tree. Times are kept as sent, within 63 bits; an end before the start becomes the start.
     """
+    attributes = raw.attributes
     content = _NOTHING
-    if raw.attributes.get(_SPAN_TYPE) != _PENDING:
-        for dialect in DIALECTS:
-            if (found := dialect.read(raw)) is not None:
+    if _SPAN_TYPE not in attributes or attributes[_SPAN_TYPE] != _PENDING:
+        keys = tuple(attributes)
+        readers = _readers.get(keys)
+        if readers is None:
+            readers = _readers.remember(keys, _readers_of(keys), sum(map(len, keys)))
+        for read in readers:
+            if (found := read(raw)) is not None:
                 content = found
                 break
     error = content.error
     if content.kind != "other" and (
-        raw.status == STATUS_ERROR or raw.events or _TYPE in raw.attributes
+        raw.status == STATUS_ERROR or raw.events or _TYPE in attributes
     ):
         found_error = _error(raw)
         error = error if found_error is None or (error and not found_error) else found_error
@@ -174,6 +179,21 @@ def normalise(raw: RawSpan) -> Span:
         content.unseen,
     )
     return span if _surely_small(raw, span) else fit(span)
+
+
+_Reader = Callable[[RawSpan], Content | None]
+_readers: Final = Memo[tuple[str, ...], tuple[_Reader, ...]](entries=4096, size=4 * 1024 * 1024)
+"""For the keys of a span the dialects that it may be written in."""
+
+
+def _readers_of(keys: Sequence[str]) -> tuple[_Reader, ...]:
+    return tuple(
+        [
+            dialect.read
+            for dialect in DIALECTS
+            if not dialect.TELLS or not dialect.TELLS.isdisjoint(keys)
+        ]
+    )
 
 
 def _error(raw: RawSpan) -> str | None:

@@ -42,6 +42,7 @@ KEYS: frozenset[str] = frozenset(
 )
 PREFIXES: tuple[str, ...] = ()
 MARKS: frozenset[str] = frozenset()
+TELLS: frozenset[str] = frozenset()
 
 
 def read(raw: RawSpan) -> Content | None:

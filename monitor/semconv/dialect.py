@@ -79,6 +79,9 @@ class Dialect(Protocol):
     """Beginnings of attributes that it reads, for flattened lists."""
     MARKS: frozenset[str]
     """Attributes of `KEYS` of which a span has one when those that `PREFIXES` begin matter."""
+    TELLS: frozenset[str]
+    """Attributes of `KEYS` of which every span of this dialect has one, so that others need not be
+    tried; empty when a span may be told without any."""
 
     def read(self, raw: RawSpan) -> Content | None:
         """The span's content; None when the span is not written in this dialect.

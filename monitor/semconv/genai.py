@@ -92,6 +92,7 @@ KEYS: frozenset[str] = frozenset(
 )
 PREFIXES: tuple[str, ...] = ()
 MARKS: frozenset[str] = frozenset()
+TELLS: frozenset[str] = frozenset()
 
 _KINDS: Final[dict[object, SpanKind]] = {
     "chat": "llm",

@@ -31,6 +31,7 @@ KEYS: frozenset[str] = frozenset(
 )
 PREFIXES: tuple[str, ...] = ()
 MARKS: frozenset[str] = frozenset()
+TELLS: frozenset[str] = frozenset({_TYPE})
 
 _KINDS: Final[dict[str, SpanKind]] = {"generation": "llm", "tool": "tool", "agent": "agent"}
 

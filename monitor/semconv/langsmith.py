@@ -35,6 +35,7 @@ KEYS: frozenset[str] = frozenset(
 )
 PREFIXES: tuple[str, ...] = ()
 MARKS: frozenset[str] = frozenset()
+TELLS: frozenset[str] = frozenset({_KIND})
 
 _KINDS: Final[dict[str, SpanKind]] = {"llm": "llm", "tool": "tool"}
 

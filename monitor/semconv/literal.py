@@ -31,29 +31,64 @@ def as_json(text: str) -> str | None:
     """JSON text of a Python dict, list or tuple; None when it is none, or holds other objects."""
     if len(text) > _LIMIT:
         return None
+    if '"' not in text and "\\" not in text and text.isprintable():
+        plain = _plain(text)
+        if plain is not None:
+            return plain
     found: list[str] = []
+    return "".join(found) if _read(text, found) else None
+
+
+def _plain(text: str) -> str | None:
+    """The same for text in which whatever stands between two quotes is a string as it is. None also
+    when the token by token way may know better (`u'..'`)."""
+    parts = text.split("'")
+    if len(parts) % 2 == 0:
+        return None
+    for place in range(0, len(parts), 2):
+        part = parts[place]
+        between = _BETWEEN.get(part)
+        if between is None:
+            found: list[str] = []
+            if not _read(part, found):
+                return None
+            between = "".join(found)
+        parts[place] = between
+    return '"'.join(parts)
+
+
+_BETWEEN: Final = {part: part.replace(" ", "") for part in ("{", "}", ": ", ", ", "}, {", "[", "]")}
+"""What mostly stands between two strings, as JSON has it."""
+
+
+def _read(text: str, found: list[str]) -> bool:
+    """Appends the JSON of each token; False when there is something else."""
     place, end = 0, len(text.rstrip())
     while place < end:
         token = _TOKEN.match(text, place, end)
         if token is None:
-            return None
+            return False
         place = token.end()
-        word = token[token.lastgroup or 0].strip()
-        if token.lastgroup == "text":
+        kind = token.lastgroup
+        word = token[kind or 0]
+        if kind == "text":
             word = _string(word)
-        elif token.lastgroup == "word":
+        elif kind == "word":
             word = _WORDS[word]
-        elif token.lastgroup == "mark":
+        elif kind == "mark":
             word = _MARKS.get(word, word)
             if word in "]}" and found and found[-1] == ",":
                 found.pop()  # as in (1,)
         found.append(word)
-    return "".join(found)
+    return True
 
 
 def _string(literal: str) -> str:
-    try:
-        value = ast.literal_eval(literal)
-    except (ValueError, SyntaxError):  # an escape that Python itself would refuse
-        value = literal[1:-1]
-    return msgspec.json.encode(str(value).encode("utf-8", "replace").decode()).decode()
+    if "\\" in literal:
+        try:
+            value = str(ast.literal_eval(literal))
+        except (ValueError, SyntaxError):  # an escape that Python itself would refuse
+            value = literal[1:-1]
+    else:
+        value = literal[literal[0] in "uU" : -1][1:]
+    return msgspec.json.encode(value.encode("utf-8", "replace").decode()).decode()

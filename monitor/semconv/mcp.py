@@ -24,6 +24,7 @@ _RESULTS: Final = ("gen_ai.tool.call.result", "mcp.response.value", "traceloop.e
 KEYS: frozenset[str] = frozenset({_METHOD, _SESSION, _TOOL, *_ARGUMENTS, *_RESULTS})
 PREFIXES: tuple[str, ...] = ()
 MARKS: frozenset[str] = frozenset()
+TELLS: frozenset[str] = frozenset({_METHOD})
 
 _CALL: Final = re.compile(r"tools/call (\S.*)")
 

@@ -43,6 +43,7 @@ KEYS: frozenset[str] = frozenset(
 )
 PREFIXES: tuple[str, ...] = (_INPUTS, _OUTPUTS)
 MARKS: frozenset[str] = frozenset({KIND})
+TELLS: frozenset[str] = frozenset({KIND})
 
 _KINDS: Final[dict[object, SpanKind]] = {"LLM": "llm", "TOOL": "tool", "AGENT": "agent"}
 _HANDOFF: Final = re.compile(r"handoff to (.+)", re.IGNORECASE)

@@ -39,6 +39,7 @@ MARKS: frozenset[str] = frozenset(
         f"{_COMPLETIONS}0.content",
     }
 )
+TELLS: frozenset[str] = MARKS | {_KIND}
 KEYS: frozenset[str] = MARKS | {
     _KIND,
     _ENTITY,

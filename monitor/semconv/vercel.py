@@ -52,6 +52,7 @@ KEYS: frozenset[str] = frozenset(
 )
 PREFIXES: tuple[str, ...] = ()
 MARKS: frozenset[str] = frozenset()
+TELLS: frozenset[str] = frozenset({_OPERATION})
 
 _RUNS: Final = {"ai.generateText", "ai.streamText", "ai.generateObject", "ai.streamObject"}
 _MODEL_CALLS: Final = {f"{run}.{do}" for run in _RUNS for do in ("doGenerate", "doStream")}
