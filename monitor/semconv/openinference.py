@@ -17,7 +17,7 @@ from monitor.model import Message, SpanKind
 from monitor.semconv import payload
 from monitor.semconv.content import plain, redacted
 from monitor.semconv.dialect import Content
-from monitor.semconv.flat import FlatHistory, Tree, gather, listed
+from monitor.semconv.flat import FlatHistory, Tree, listed
 from monitor.semconv.limits import name
 from monitor.semconv.literal import as_json
 from monitor.semconv.messages import Read
@@ -108,21 +108,17 @@ def _tool(raw: RawSpan, content: Content) -> Content:
 
 def _llm(raw: RawSpan, content: Content) -> None:
     attributes = raw.attributes
-    said = gather(attributes, _OUTPUTS)
-    asked = gather(attributes, _INPUTS)
     build = _smol if raw.scope == _SMOLAGENTS else _message
-    history: FlatHistory | JsonHistory
-    if asked:
-        history = FlatHistory(asked, build)
-    else:
+    said = FlatHistory(attributes, _OUTPUTS, build)
+    history: FlatHistory | JsonHistory = FlatHistory(attributes, _INPUTS, build)
+    if not len(history):
         found, why = payload.requested(attributes.get(_INPUT), raw.cut.get(_INPUT))
         content.miss("input", why)
         history = JsonHistory(found)
     content.inputs, content.omitted, why = trim(history, everything=raw.parent is None)
     content.miss("input", why)
-    if said:
-        outputs = FlatHistory(said, build)
-        reads = [outputs.read(number) for number in range(len(outputs))]
+    if len(said):
+        reads = said.read_all()
         content.take_outputs(reads if build is _message else list(map(_answered, reads)))
     else:
         found, why = payload.responded(attributes.get(_OUTPUT), raw.cut.get(_OUTPUT))

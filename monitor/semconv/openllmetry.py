@@ -12,7 +12,7 @@ from typing import Final
 from monitor.model import SpanKind
 from monitor.semconv import payload
 from monitor.semconv.dialect import Content
-from monitor.semconv.flat import FlatHistory, Tree, gather, listed
+from monitor.semconv.flat import FlatHistory, Tree, listed
 from monitor.semconv.limits import name
 from monitor.semconv.raw import RawSpan, label
 from monitor.semconv.trim import trim
@@ -98,11 +98,10 @@ def _dropped(content: Content) -> None:
 
 
 def _llm(raw: RawSpan, content: Content) -> None:
-    history = FlatHistory(gather(raw.attributes, _PROMPTS), _message)
+    history = FlatHistory(raw.attributes, _PROMPTS, _message)
     content.inputs, content.omitted, why = trim(history, everything=raw.parent is None)
     content.miss("input", why)
-    said = FlatHistory(gather(raw.attributes, _COMPLETIONS), _message)
-    content.take_outputs([said.read(number) for number in range(len(said))])
+    content.take_outputs(FlatHistory(raw.attributes, _COMPLETIONS, _message).read_all())
     if not content.outputs:
         content.miss("output", "content_hidden")
 
