@@ -84,11 +84,13 @@ class _Show:
     def advise(self, settings: Settings) -> None:
         gateway = f"http://{settings.gateway_listen}"
         broker = settings.kafka_bootstrap
+        asks = f"by {settings.llm_model}, of what contracts ask for" if settings.llm_url else "none"
         for name, text in (
             ("your own agent", f"OTEL_EXPORTER_OTLP_ENDPOINT={gateway}"),
             ("", "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"),
             ("contracts", f"{settings.contracts} (read again when they change)"),
             ("events", f"{variable('kafka_bootstrap')}={broker} agenttrust watch --json"),
+            ("readings", asks),
             ("stop", "Ctrl-C"),
         ):
             entry = Text.assemble((f"{name:15}", "bold"), plain(text, 1000))
@@ -194,6 +196,8 @@ _FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 def dev(folder: Path, contracts: Path | None, *, once: bool) -> None:
     """Everything on this machine: recorded runs, your own agents, and a live table.
 
+    Where AGENTTRUST_LLM_URL names an LLM, it reads what contracts ask for.
+
     With --once the exit status is 1 when a run is not judged in time.
     """
     for name in list(os.environ):
@@ -201,6 +205,9 @@ def dev(folder: Path, contracts: Path | None, *, once: bool) -> None:
             del os.environ[name]  # from here, and so from every child
     impatient = {n: v for n, v in _DEFAULTS.items() if variable(n) not in os.environ}
     chosen = load(contracts=contracts, **impatient)
+    if chosen.llm_url:  # what the role would refuse is said at once
+        chosen.llm_config()
+        chosen.llm_budgets()
     host, asked = chosen.gateway_listen.rpartition(":")[0], port(chosen.gateway_listen)
     free = free_port(asked)
     if free != asked:

@@ -72,9 +72,10 @@ class Deployment:
         self.broker = child("broker", broker_command(self._ports["broker"]))
         self.store = child("state store", store_command(self._ports["state store"]))
         self.gateway = child("gateway", [*agenttrust, "gateway"])
+        roles = ("ingest", "evaluate", *(("parse",) if settings.llm_url else ()))
         self.workers = [
             child(f"worker {role}", [*agenttrust, "worker", "--roles", role], number)
-            for number, role in enumerate(("ingest", "evaluate"), 1)
+            for number, role in enumerate(roles, 1)
         ]
         self._keeping: list[asyncio.Task[None]] = []
 

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from streams.dev import DEMO
+from tests.llm_server import ServerThread
 from tests.services import listening, wait_for
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -30,6 +32,9 @@ EXPECTED = {
     "06-google-adk-same-tool-parallel": ("trusted", ""),
     "07-pydantic-ai-no-content": ("unassessed", "content_hidden"),
 }
+
+
+OK = "01-pydantic-ai-ok-parallel"
 
 
 @contextlib.contextmanager
@@ -150,6 +155,40 @@ def test_a_lost_broker_is_told_and_ends_everything():
         wait_for(lambda: not marked(mark), "the end of every child", 30)
     assert process.returncode == 2
     assert "agenttrust: the broker ended, and all state with it" in shown
+
+
+GATED = """
+contract: gated
+version: 1
+grounding: "off"
+semantic: {mode: gate}
+"""
+
+
+def test_an_llm_that_is_named_reads_what_contracts_ask_for(tmp_path):
+    (tmp_path / "gated.yaml").write_text(GATED)
+    with (
+        ServerThread() as llm,
+        dev("--once", "--contracts", str(tmp_path), "--runs", str(DEMO / "runs" / OK),
+            AGENTTRUST_LLM_URL=llm.url, AGENTTRUST_LLM_MODEL="m") as process,
+    ):  # fmt: skip
+        shown, _ = process.communicate(timeout=110)
+    assert process.returncode == 0, shown
+    assert len(llm.server.asked) >= 1
+    assert "by m, of what contracts ask for" in shown
+    table = shown[shown.rindex("trajectory") :]
+    # It points at nothing, whatever it reads: under `gate` that turns the verdict.
+    assert "violated" in table
+    assert "SEMANTIC_UNSUPPORTED_CLAIM" in table
+
+
+def test_half_a_setting_of_an_llm_is_one_line():
+    with dev(AGENTTRUST_LLM_URL="http://127.0.0.1:9/v1") as process:
+        shown, _ = process.communicate(timeout=30)
+    assert (process.returncode, shown) == (
+        2,
+        "agenttrust: the role parse needs an LLM: set AGENTTRUST_LLM_MODEL\n",
+    )
 
 
 def test_an_empty_folder_of_runs_is_one_line(tmp_path):
