@@ -1,6 +1,6 @@
 # Two commands do everything, set-up included: make run, make test.
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test chaos kafka bench bench-golden captures docs clean
+.PHONY: help setup run check test chaos kafka bench bench-kafka bench-golden captures docs clean
 SHELL := /bin/bash
 
 VENV  := .venv
@@ -40,6 +40,10 @@ chaos: $(READY)  ## The fault suite: kills, restarts, losses, on real Kafka and 
 
 bench: $(READY)  ## Ratios that tell whether the hot path is still fast
 	$(BIN)/python -m tests.benchmarks
+
+bench-kafka: $(READY)  ## Throughput, latency, memory and replay on real Kafka and Redis: takes minutes
+	@$(BIN)/python -m deploy.local --fetch
+	$(BIN)/python -m tests.benchmarks.kafka $(ARGS)
 
 captures: $(READY)  ## What is read right of the recorded runs of agent frameworks
 	@$(BIN)/python -m tests.captures_scoreboard $(ONLY)

@@ -10,18 +10,13 @@ from __future__ import annotations
 from statistics import median
 
 from tests.benchmarks import decode, fold, worker
+from tests.benchmarks.told import told
 
 FLAT = 1.3
 """Largest over smallest cost of an arrival, however long the run before it."""
 OVER_PARSE = 6.0
 OVER_NEEDED = 1.3
 _REPEATS = 5
-
-
-def _told(name: str, value: float, goal: float, *, at_least: bool = False) -> None:
-    met = value >= goal if at_least else value <= goal
-    sign = "≥" if at_least else "≤"
-    print(f"{name:58} {value:6.2f}   goal {sign} {goal:g}   {'met' if met else 'MISSED'}")
 
 
 def _fold() -> None:
@@ -37,16 +32,16 @@ def _fold() -> None:
         for n in fold.LENGTHS
     )
     print(f"An in-order tool call: {shown} steps")
-    _told("time, longest run over shortest", median(spans), FLAT)
-    _told("bytes saved, longest run over shortest", median(sizes), FLAT)
+    told("time, longest run over shortest", median(spans), FLAT)
+    told("bytes saved, longest run over shortest", median(sizes), FLAT)
 
 
 def _decode() -> None:
     found = decode.ratios(rounds=15)
     print(f"\nDecode and normalise the recorded runs: {found['us_per_span']:.0f} µs a span")
     parse, needed = found["over_parse"], found["over_needed"]
-    _told("over a bare protobuf parse", parse, OVER_PARSE)
-    _told("or over parse, the keys that are needed, and orjson", needed, OVER_NEEDED)
+    told("over a bare protobuf parse", parse, OVER_PARSE)
+    told("or over parse, the keys that are needed, and orjson", needed, OVER_NEEDED)
 
 
 def _worker() -> None:
@@ -54,7 +49,7 @@ def _worker() -> None:
         rounds = worker.measure(exporters=20, rounds=3, history=history)
         print(f"\nA worker, model calls showing {title}: {worker.summary(rounds)}")
         ratio = median(found.ratio for found in rounds)
-        _told("its own decode and normalise over all of it", ratio, worker.GOAL, at_least=True)
+        told("its own decode and normalise over all of it", ratio, worker.GOAL, at_least=True)
 
 
 def main() -> None:

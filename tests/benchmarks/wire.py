@@ -52,13 +52,24 @@ def _requests(
 ) -> list[bytes]:
     requests = []
     while batch := list(islice(spans, BATCH)):
-        request = ExportTraceServiceRequest()
-        out = _begin(request)
-        for told in batch:
-            trajectory = f"{told.trajectory[:16]}{salt:08x}{told.trajectory[-8:]}"
-            _write(out.add(), structs.replace(told, trajectory=trajectory), said)
-        requests.append(request.SerializeToString())
+        requests.append(request([salted(span, salt) for span in batch], said))
     return requests
+
+
+def salted(span: Span, salt: int) -> Span:
+    """The span as one of another run, of those that are numbered alike."""
+    trajectory = f"{span.trajectory[:16]}{salt:08x}{span.trajectory[-8:]}"
+    return structs.replace(span, trajectory=trajectory)
+
+
+def request(spans: Sequence[Span], said: dict[str, list[Message]] | None = None) -> bytes:
+    """An export request. `said` collects what a run's model calls have shown; with it, they repeat
+    it all."""
+    made = ExportTraceServiceRequest()
+    out = _begin(made)
+    for span in spans:
+        _write(out.add(), span, said)
+    return made.SerializeToString()
 
 
 def _begin(request: ExportTraceServiceRequest) -> Any:
@@ -78,7 +89,7 @@ def _begin(request: ExportTraceServiceRequest) -> Any:
 
 
 def _write(out: Any, span: Span, said: dict[str, list[Message]] | None) -> None:
-    """An observed span as an OTLP one. `said` collects what a run's model calls have shown."""
+    """An observed span as an OTLP one."""
     out.trace_id, out.span_id = bytes.fromhex(span.trajectory), _id(span.span_id)
     out.parent_span_id = _id(span.parent) if span.parent else b""
     out.name, out.kind, out.flags = span.name, 1, 0x101

@@ -18,10 +18,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -31,21 +29,16 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-
 from monitor.semconv import RawSpan, normalise
 from streams import otlp
 from tests import services
-from tests.benchmarks import load, wire
-from tests.deployment import Deployment, settings
+from tests.benchmarks import bed, load, wire
+from tests.deployment import Deployment
 
 GOAL: Final = 0.3
 _WARM_UP: Final = 2
 """Exporters before the clocks are read."""
-_DEADLINE: Final = 120.0
-_GRACE: Final = 60.0
 _REST: Final = 3.0
-_TICK: Final = os.sysconf("SC_CLK_TCK")
 
 # -- one round -------------------------------------------------------------------------------
 
@@ -75,7 +68,7 @@ class Round:
 
 def _reading(file: Path, profile: Path | None) -> float:
     """CPU microseconds a span of a process that does nothing else."""
-    command = [*_python(profile), "-m", "tests.benchmarks.worker", "--read", str(file)]
+    command = [*bed.python(profile), "-m", "tests.benchmarks.worker", "--read", str(file)]
     done = subprocess.run(command, cwd=services.ROOT, check=True, capture_output=True, text=True)
     return float(done.stdout.split()[-1])
 
@@ -92,34 +85,6 @@ def _read_file(file: Path) -> None:
                 normalise(raw)
                 spans += 1
     print((time.process_time() - began) / spans * 1e6)
-
-
-def _python(profile: Path | None) -> list[str]:
-    return [sys.executable] if profile is None else [
-        sys.executable, "-m", "cProfile", "-o", str(profile)
-    ]  # fmt: skip
-
-
-@contextmanager
-def _role(deployment: Deployment, role: str, profile: Path | None) -> Iterator[int]:
-    """The process of a role; its id."""
-    log = deployment.folder / f"{role}.log"
-    command = [*_python(profile), "-m", "streams", "worker", "--roles", role]
-    with log.open("ab") as out:
-        process = subprocess.Popen(
-            command, stdout=out, stderr=out, cwd=services.ROOT, env=deployment.environment()
-        )
-    try:
-        yield process.pid
-        if process.poll() is not None:
-            raise SystemExit(f"{role} ended:\n{log.read_text()[-2000:]}")
-    finally:
-        process.terminate()
-        try:
-            process.wait(_GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def store_kind() -> str:
@@ -146,18 +111,13 @@ def measure(
     """Rounds of a worker between readings of the same spans."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agenttrust-")))
-        contracts = folder / "contracts"
-        contracts.mkdir()
-        (contracts / "desk.yaml").write_text(wire.CONTRACT)
         kafka, redis = stack.enter_context(_services(folder))
-        chosen = settings(
-            kafka, redis, "bench", contracts=contracts, partitions=12, settle_delay="1s",
-            idle_timeout="60s", session_timeout="10s",
-        )  # fmt: skip
-        deployment = Deployment(chosen, folder)
-        deployment.create()
+        parts = bed.Parts(kafka, redis, folder)
+        deployment = parts.deployment("bench", settle_delay="1s")
         pids = [
-            stack.enter_context(_role(deployment, role, profile and profile / f"{role}.pstats"))
+            stack.enter_context(
+                bed.worker(deployment, role, profile=profile and profile / f"{role}.pstats")
+            )
             for role in ("ingest", "evaluate")
         ]
         bench = _Bench(deployment, pids, exporters, history=history, profile=profile)
@@ -181,34 +141,23 @@ class _Bench:
         self._exporters = exporters
         self._history = history
         self._profile = profile
-        self._labels = self._final = 0
 
     async def rounds(self, count: int) -> list[Round]:
-        plan, broker = self._deployment.plan, self._deployment.settings.kafka_bootstrap
-        self._consumer = AIOKafkaConsumer(
-            plan.labels.name, bootstrap_servers=broker, auto_offset_reset="earliest"
-        )
-        self._producer = AIOKafkaProducer(bootstrap_servers=broker)
-        await self._consumer.start()
-        await self._producer.start()
-        try:
-            await self._judge(wire.exporters(_WARM_UP, history=self._history))
+        async with bed.Judged(self._deployment) as judged:
+            await judged.judge(wire.exporters(_WARM_UP, history=self._history))
             self._resting = await self._rest()
-            return [await self._round(number) for number in range(2, count + 2)]
-        finally:
-            await self._producer.stop()
-            await self._consumer.stop()
+            return [await self._round(judged, number) for number in range(2, count + 2)]
 
-    async def _round(self, number: int) -> Round:
+    async def _round(self, judged: bed.Judged, number: int) -> Round:
         sent = wire.exporters(self._exporters, history=self._history, salt=number)
         spans = self._exporters * wire.RUNS * load.SPANS
         file = self._deployment.folder / "requests"
         file.write_bytes(wire.packed([request for requests in sent for request in requests]))
         before = _reading(file, self._profile and self._profile / "reading.pstats")
-        labels, spent, began = self._labels, self._spent(), time.monotonic()
-        await self._judge(sent)
+        labels, spent, began = judged.labels, bed.spent(self._pids), time.monotonic()
+        await judged.judge(sent)
         wall = time.monotonic() - began
-        ingest, evaluate = (b - a for a, b in zip(spent, self._spent(), strict=True))
+        ingest, evaluate = (b - a for a, b in zip(spent, bed.spent(self._pids), strict=True))
         after = _reading(file, self._profile and self._profile / "reading.pstats")
         return Round(
             reading=(before + after) / 2,
@@ -216,45 +165,14 @@ class _Bench:
             evaluate=evaluate / spans * 1e6,
             resting=self._resting * wall / spans * 1e6,
             spans_per_second=spans / wall,
-            labels=(self._labels - labels) / spans,
+            labels=(judged.labels - labels) / spans,
         )
 
     async def _rest(self) -> float:
         """Seconds of CPU a second of both roles while nothing arrives."""
-        spent = sum(self._spent())
+        spent = sum(bed.spent(self._pids))
         await asyncio.sleep(_REST)
-        return (sum(self._spent()) - spent) / _REST
-
-    async def _judge(self, sent: list[list[bytes]]) -> None:
-        """Sends what exporters export, and waits until their runs have a final label.
-
-        An exporter's requests lie in one partition, so that their order is kept, as it is between
-        requests that are seconds apart.
-        """
-        topic, final = self._deployment.plan.spans.name, self._final + len(sent) * wire.RUNS
-        partitions = self._deployment.settings.partitions
-        pending = [
-            await self._producer.send(topic, request, partition=number % partitions)
-            for number, requests in enumerate(sent)
-            for request in requests
-        ]
-        await asyncio.gather(*pending)
-        deadline = time.monotonic() + _DEADLINE
-        while self._final < final:
-            if time.monotonic() > deadline:
-                missing = final - self._final
-                raise SystemExit(f"{missing} runs have no final label after {_DEADLINE:g} s")
-            for records in (await self._consumer.getmany(timeout_ms=500)).values():
-                self._labels += len(records)
-                self._final += sum(b'"phase":"final"' in r.value for r in records)
-
-    def _spent(self) -> list[float]:
-        """Seconds of CPU that each process of the worker has used."""
-        found = []
-        for pid in self._pids:
-            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            found.append((int(stat[11]) + int(stat[12])) / _TICK)
-        return found
+        return (sum(bed.spent(self._pids)) - spent) / _REST
 
 
 # -- the command -----------------------------------------------------------------------------
