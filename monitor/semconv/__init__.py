@@ -11,7 +11,8 @@ genai.py     OpenTelemetry GenAI conventions, and what frameworks add to them
 openinference.py, openllmetry.py, langsmith.py, langfuse.py, vercel.py, claude_code.py, mcp.py
 events.py    messages told by events; logs.py  by log records
 payload.py   a run's whole input or output; flat.py  messages flattened into attributes
-messages.py  messages as JSON text; decode.py  one of them; shapes.py  in any shape
+messages.py  messages as JSON text; decode.py  one of them; chat.py  as most have them;
+shapes.py    in any shape
 wrapped.py   arguments and results taken out of wrappings; literal.py  Python's repr
 content.py   texts: what was shown and why not more
 trim.py      which messages of a repeated history are kept

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from monitor.model import Unseen
-from monitor.semconv import shapes, wrapped
+from monitor.semconv import chat, shapes, wrapped
 from monitor.semconv.content import without_lone_surrogates
 from monitor.semconv.parts import TextPart, UsualMessage, WireMessage, usual_role
 from monitor.semconv.raw import label
@@ -20,6 +20,7 @@ class _Role(msgspec.Struct, gc=False):
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 """What decoding JSON of unknown origin may raise."""
 
+_PARTS: Final = b'"parts"'
 _USUAL: Final = ("assistant", "tool", "user", "system")
 _role: Final = msgspec.json.Decoder(_Role)
 _usual: Final = msgspec.json.Decoder(UsualMessage)
@@ -27,6 +28,13 @@ _usual: Final = msgspec.json.Decoder(UsualMessage)
 
 def decode(raw: msgspec.Raw) -> tuple[WireMessage, Unseen | None]:
     """The message, and the evidence that some of it cannot be read."""
+    if _PARTS not in bytes(raw):
+        try:
+            found = chat.read(raw)
+        except UNREADABLE:
+            found = None
+        if found is not None:
+            return found, None
     try:
         return _usual.decode(raw), None
     except UNREADABLE:
