@@ -11,12 +11,15 @@ attempt. Keys expire; nothing but cost depends on them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from streams.patience import PATIENCE, patiently
 
 T = TypeVar("T")
+_TOGETHER: Final = 64
+"""Keys of one round trip, so that replies stay a few megabytes."""
 
 
 class ReadingCache:
@@ -36,26 +39,40 @@ class ReadingCache:
         self._ttl = max(1, round(ttl))
         self._failures = failures
         self._patience = patience
+        self._turn = asyncio.Lock()
+        """One round trip after the other: a take is not to hold a connection for each of its keys."""
 
     async def get(self, keys: Sequence[str]) -> list[bytes | None]:
-        async def attempt() -> list[bytes | None]:
-            # One by one, side by side: on a cluster the keys lie on many nodes.
-            return list(await asyncio.gather(*(self._client.get(self._name(k)) for k in keys)))
+        async def attempt(some: Sequence[str]) -> list[bytes | None]:
+            pipe = self._client.pipeline(transaction=False)
+            for key in some:
+                pipe.get(self._name(key))
+            return list(await pipe.execute())
 
-        return await self._patiently("read", attempt)
+        found: list[bytes | None] = []
+        for some in _parts(keys):
+            found += await self._patiently("read", partial(attempt, some))
+        return found
 
     async def put(self, entries: dict[str, bytes]) -> None:
-        async def attempt() -> None:
-            await asyncio.gather(
-                *(self._client.set(self._name(k), v, ex=self._ttl) for k, v in entries.items())
-            )
+        async def attempt(some: Sequence[str]) -> None:
+            pipe = self._client.pipeline(transaction=False)
+            for key in some:
+                pipe.set(self._name(key), entries[key], ex=self._ttl)
+            await pipe.execute()
 
-        await self._patiently("write", attempt)
+        for some in _parts(list(entries)):
+            await self._patiently("write", partial(attempt, some))
 
     def _name(self, key: str) -> str:
         return f"{self._prefix}:llm:reading:{key}"
 
     async def _patiently(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        return await patiently(
-            f"state store: readings, {what}", attempt, self._failures, patience=self._patience
-        )
+        async with self._turn:
+            return await patiently(
+                f"state store: readings, {what}", attempt, self._failures, patience=self._patience
+            )
+
+
+def _parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (keys[at : at + _TOGETHER] for at in range(0, len(keys), _TOGETHER))

@@ -13,6 +13,7 @@ cannot spend more than is left. Money is counted in millionths of a dollar.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -132,6 +133,8 @@ class Budget:
         self._failures = failures
         self._clock = clock
         self._patience = patience
+        self._turn = asyncio.Lock()
+        """One script after the other: many calls may end at once, and each would want a connection."""
 
     async def take(self, service: str | None, tokens: int, cost: float | None) -> Taken | str:
         """Counts an estimate; or, as text, which limit is reached, and counts nothing."""
@@ -169,6 +172,7 @@ class Budget:
         async def attempt() -> Any:
             return await self._client.eval(script, len(keys), *keys, *args)
 
-        return await patiently(
-            "state store: budget", attempt, self._failures, patience=self._patience
-        )
+        async with self._turn:
+            return await patiently(
+                "state store: budget", attempt, self._failures, patience=self._patience
+            )

@@ -21,7 +21,7 @@ from streams.dead_letters import DeadLetters
 from streams.events import Message
 from streams.journal import decode
 from streams.llm import Config, Llm
-from streams.parse import Parse
+from streams.parse import TAKE, Parse
 from streams.reading_cache import ReadingCache
 from streams.requests import RequestWriter
 from streams.spending import Budget, Price
@@ -330,6 +330,14 @@ def test_one_content_of_several_trajectories_is_asked_once() -> None:
 def test_a_repeated_request_has_one_reading() -> None:
     world, _ = run(read_well, ask(0), ask(0))
     assert outcomes(world) == ["assessed"]
+
+
+@pytest.mark.parametrize("script", [read_well, lambda _: refusal(402)], ids=["good", "refused"])
+def test_the_largest_take_needs_few_connections_to_redis(script: Script) -> None:
+    redis = fakeredis.FakeAsyncRedis(max_connections=2)
+    many = [ask(number) for number in range(TAKE)]
+    world, _ = run(script, *many, redis=redis, everyone=Spending(tokens_day=10**9))
+    assert len(world.readings) == TAKE
 
 
 def test_failures_are_not_remembered() -> None:
