@@ -175,8 +175,9 @@ def run(
     groups: list[Group],
     spans: Mapping[str, Span],
     places: Mapping[str, Place],
-) -> None:
-    """Tells which calls ran: each group of tool spans joins the call that it reports."""
+) -> Position | None:
+    """Tells which calls ran: each group of tool spans joins the call that it reports. Gives where
+    the last group stands that no id joined."""
     by_id: dict[tuple[str, str], list[LogicalCall]] = {}
     by_tool: dict[str, list[LogicalCall]] = {}
     for call in calls:
@@ -207,6 +208,7 @@ def run(
                 alone[group.call_id, tool] = match
         report(match, group.layers, group.place)
     _delegate(calls, spans, places)
+    return loose[-1].place.position() if loose else None
 
 
 def unrequested(span: Span, at: Place, call_id: str | None) -> LogicalCall:
@@ -270,7 +272,7 @@ def _delegate(
     )
     for call in sorted(waiting, key=lambda c: c.position):
         for at in agents:
-            if _hands_to(call.tool, spans[at.span_id].agent) and at.position() > call.position:
+            if hands_to(call.tool, spans[at.span_id].agent) and at.position() > call.position:
                 call.executed, call.spans = True, (at.span_id,)
                 call.span_id = at.span_id
                 agents.remove(at)
@@ -281,7 +283,7 @@ _TRANSFER: Final = "transfer_to_"
 _NO_NAME: Final = re.compile(r"[^a-z0-9]")
 
 
-def _hands_to(tool: str, agent: str | None) -> bool:
+def hands_to(tool: str, agent: str | None) -> bool:
     """Whether a tool is an agent, or hands over to it as the OpenAI Agents SDK names that."""
     if agent is None or tool == agent:
         return agent is not None

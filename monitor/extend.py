@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 from monitor.bench import Bench
-from monitor.calls import LogicalCall, quote, report, unrequested
-from monitor.head import Head, LastAnswer, content_digest
+from monitor.calls import LogicalCall, hands_to, quote, report, unrequested
+from monitor.head import NAMES, Head, LastAnswer, content_digest
 from monitor.index import Fields, Known, call_mark, encode_known, known, turn_fields, waiting
 from monitor.model import Span
-from monitor.places import Place, place
+from monitor.places import Place, Position, place
 from monitor.turns import answer_text, is_mute, preceding, request_text
 from monitor.window import note, settle, slim
 
@@ -123,6 +123,8 @@ def _append_turn(
         return False
     if any(fields.get(f"c:{call_id}") for call_id in ids):
         return False
+    if asked and head.loose is not None and here <= head.loose:
+        return False
     text = answer_text(span)
     answers = not at.in_tool and (mute or text is not None)
     if answers and head.depth is not None and at.depth < head.depth:
@@ -216,7 +218,8 @@ def _append_call(head: Head, call: LogicalCall, new: dict[str, bytes], bench: Be
 def _append_run(
     head: Head, span: Span, at: Place, fields: Fields, new: dict[str, bytes], bench: Bench
 ) -> bool:
-    """A tool span: it runs the one open call that has its id, or a call that nobody requested."""
+    """A tool span: it runs the one open call that has its id, without an id the one of its tool, or
+    a call that nobody requested."""
     if span.tool is None:
         return False
     if not _familiar(head, span, at.agent) or (head.agent is None and at.agent is not None):
@@ -237,16 +240,43 @@ def _append_run(
         report(call, [span], at)
         slim(call, bench.ruled)
     else:
-        if head.nameless_request or (head.nameless_run and head.requested):
+        here = at.position()
+        if head.requested and (head.not_run or _may_be_delegated(head, span.tool)):
             return False
-        if span.call_id is None and (head.not_run or not all(c.executed for c in head.window)):
+        if head.loose is not None and here <= head.loose:
             return False
-        if head.tail is not None and at.position() <= head.tail:
+        if any(not call.executed and (call.returned or not call.requested) for call in head.window):
+            return False  # a history may have named it otherwise, told by its arguments
+        waiting = _waiting(head, span, here)
+        if len(waiting) > 1:
+            return False  # their arguments tell which
+        if not waiting and head.tail is not None and here <= head.tail:
             return False
-        head.nameless_run = head.nameless_run or span.call_id is None
-        call = unrequested(span, at, span.call_id)
-        report(call, [span], at)
-        head.tail = at.position()
-        _append_call(head, call, new, bench)
+        head.loose = here
+        if waiting:
+            report(waiting[0], [span], at)
+            slim(waiting[0], bench.ruled)
+        else:
+            call = unrequested(span, at, span.call_id)
+            report(call, [span], at)
+            head.tail = here
+            _append_call(head, call, new, bench)
     head.tools_seen = True
     return True
+
+
+def _waiting(head: Head, span: Span, here: Position) -> list[LogicalCall]:
+    """Requested calls that a tool span without their id may have run, when all open ones are."""
+    return [
+        call
+        for call in head.window
+        if not call.executed
+        and call.tool == span.tool
+        and call.position <= here
+        and (span.call_id is None or call.call_id is None)
+    ]
+
+
+def _may_be_delegated(head: Head, tool: str) -> bool:
+    """An agent may have run calls of this tool, which its own spans would take from it."""
+    return len(head.agents) == NAMES or any(hands_to(tool, agent) for agent in head.agents)

@@ -17,9 +17,11 @@ from monitor.model import digest as digest_of
 from monitor.places import Position
 from monitor.reading import Read, Told
 
-STATE_VERSION: Final = 1
+STATE_VERSION: Final = 2
 """Version of the stored form of a trajectory: raised whenever one of its parts is laid out anew.
 Stores keep it in their keys, so that a state of another version is not found and is rebuilt."""
+NAMES: Final = 32
+"""Agents and services remembered of one trajectory."""
 
 
 class LastAnswer(msgspec.Struct, array_like=True, gc=False):
@@ -98,11 +100,9 @@ class Head(msgspec.Struct, omit_defaults=True):
     tools_seen: bool = False
     asked: bool = False
     requested: bool = False
-    """Some call was requested by a turn;"""
-    nameless_request: bool = False
-    """one of them without an id;"""
-    nameless_run: bool = False
-    """some tool span has none: then spans and requests are matched by looking at all of them."""
+    """Some call was requested by a turn."""
+    loose: Position | None = None
+    """Where the last tool span stands that no id joined to a call: such ones join in their order."""
     calls: int = 0
     steps: int = 0
     tail: Position | None = None

@@ -80,6 +80,8 @@ class Prefix(msgspec.Struct):
     context: Context
     """What the first turn's history tells of the time before this trajectory: evidence."""
     tools_seen: bool
+    loose: Position | None
+    """Where the last tool span stands that no id joined to a call."""
     context_unseen: Unseen | None = None
     """Why the first turn's history, which may hold evidence, cannot be read whole."""
 
@@ -103,7 +105,7 @@ def derive(spans: Mapping[str, Span]) -> Prefix:
     turns = find_turns(spans, places)
     groups = find_groups(spans, places)
     calls = find_requested(turns)
-    run(calls, groups, spans, places)
+    loose = run(calls, groups, spans, places)
     resumed = _resumed(turns, {group.call_id for group in groups})
     context = quoted_results(calls, turns, resumed=resumed)
     calls.sort(key=lambda call: call.position)
@@ -127,6 +129,7 @@ def derive(spans: Mapping[str, Span]) -> Prefix:
         gaps=_gaps(turns, context.aliases, resumed=resumed),
         context=context,
         tools_seen=bool(groups),
+        loose=loose,
         context_unseen=next(
             (turn.span.unseen.get("input") for turn in turns if turn.place.kind == "llm"), None
         ),

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from monitor.bench import Bench, Judge
-from monitor.head import Head, LastAnswer, content_digest
+from monitor.head import NAMES, Head, LastAnswer, content_digest
 from monitor.index import Known, call_mark, encode_known, log_fields, turn_fields, waiting
 from monitor.logs import joined
 from monitor.model import Span
@@ -27,10 +27,6 @@ from monitor.prefix import Prefix, derive
 from monitor.window import is_done, note, settle, slim
 
 AGENTIC: Final = frozenset({"agent", "llm", "tool"})
-
-
-NAMES: Final = 32
-"""Agents and services remembered of one trajectory."""
 
 
 def rebuild(
@@ -53,8 +49,7 @@ def rebuild(
     head.mute = any(turn.mute for turn in prefix.turns)
     head.asked = bool(prefix.requests)
     head.requested = any(call.requested for call in prefix.calls)
-    head.nameless_request = any(c.requested and c.call_id is None for c in prefix.calls)
-    head.nameless_run = any(s.kind == "tool" and s.call_id is None for s in spans.values())
+    head.loose = prefix.loose
     head.calls = len(prefix.calls)
     head.steps = prefix.steps
     head.depth = prefix.depth

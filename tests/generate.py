@@ -47,6 +47,7 @@ def runs(draw: st.DrawFn, *, plain: bool = False) -> Trace:
     number = 0
     ids = 0
     wrapped = draw(st.booleans()) and not plain
+    nameless = not plain and draw(st.integers(0, 3)) == 0
 
     def tick(seconds: int = 1) -> int:
         nonlocal clock
@@ -110,7 +111,8 @@ def runs(draw: st.DrawFn, *, plain: bool = False) -> Trace:
                 if ran:
                     waiting.append(
                         Span(TRACE, span, "tool", name=tool, tool=tool,
-                             call_id=call_id if plain or draw(st.integers(0, 9)) > 0 else None,
+                             call_id=call_id if plain or not (nameless or draw(st.integers(0, 9)) == 0)
+                             else None,
                              parent=here, start=begin * SECOND, end=tick() * SECOND,
                              service="svc", arguments=json.dumps(arguments) if shown else None,
                              result=json.dumps(result) if shown else None, error=error)
