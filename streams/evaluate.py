@@ -325,7 +325,6 @@ class Evaluate:
                     if partition in self._assigned:
                         raise
                     continue
-                await self._store.kept(partition)
                 if taken.folded < max(end - 1, taken.written):
                     continue
                 packer = Packer(await self._sets.latest(), self._partitions)

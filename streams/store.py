@@ -81,6 +81,10 @@ end
 _MARK: Final = f"""{_EVICTED}
 return {{redis.call('GET', KEYS[1]), evicted(), redis.call('GET', KEYS[2])}}
 """
+_DUE: Final = f"""{_EVICTED}
+local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', ARGV[1], 'LIMIT', 0, ARGV[2])
+return {{redis.call('GET', KEYS[1]), evicted(), due}}
+"""
 _LOAD: Final = f"""{_EVICTED}
 local out, at, given = {{redis.call('GET', KEYS[1]), evicted()}}, 1, 0
 for t = 1, tonumber(ARGV[1]) do
@@ -308,11 +312,15 @@ class RedisStore:
         return "older" if _place(stored) < _place(expected) else "newer"
 
     async def due(self, partition: int, now: int, limit: int) -> Sequence[str]:
-        key = f"{self._tag(partition)}:due"
-        found = await self._call(
-            "due", lambda: self._client.zrangebyscore(key, "-inf", now, start=0, num=limit)
+        """Raises StoreBehind as `load` does: a Redis that was flushed or restored while nothing
+        arrived is noticed here."""
+        tag = self._tag(partition)
+        raw, evicted, due = await self._script(
+            "due", _DUE, [f"{tag}:w", f"{tag}:due"], [now, limit]
         )
-        return [trajectory.decode() for trajectory in found]
+        self._compare(partition, evicted)
+        self._kept(partition, self._watermark(raw))
+        return [trajectory.decode() for trajectory in due]
 
     # -- for whoever owns the partition ------------------------------------------------------
 
@@ -322,7 +330,8 @@ class RedisStore:
         None, and the state is removed, when keys were evicted since it was begun.
         """
         self._seen.pop(partition, None)
-        raw, evicted, before = await self._marked(partition)
+        tag = self._tag(partition)
+        raw, evicted, before = await self._script("watermark", _MARK, [f"{tag}:w", f"{tag}:e"], [])
         self._evicted[partition] = evicted
         if evicted and int(evicted) != int(before or 0):
             log.error(
@@ -330,25 +339,10 @@ class RedisStore:
                 *(partition, evicted.decode(), (before or b"0").decode()),
             )
             await self.reset(partition, watermark=True)
-            key = f"{self._tag(partition)}:e"
+            key = f"{tag}:e"
             await self._call("watermark", lambda: self._client.set(key, evicted, ex=self._ttl))
             return None
         return self._kept(partition, self._watermark(raw))
-
-    async def kept(self, partition: int) -> Watermark | None:
-        """The watermark. Raises StoreBehind when it is older than one that was seen: a Redis that
-        was flushed or restored while nobody read it, or has evicted keys."""
-        raw, evicted, _ = await self._marked(partition)
-        self._compare(partition, evicted)
-        return self._kept(partition, self._watermark(raw))
-
-    async def _marked(self, partition: int) -> tuple[bytes | None, bytes, bytes | None]:
-        """The stored watermark, how many keys the Redis has evicted (empty: it does not tell), and
-        how many it had when the state was begun."""
-        tag = self._tag(partition)
-        keys = [f"{tag}:w", f"{tag}:e"]
-        raw, evicted, before = await self._script("watermark", _MARK, keys, [])
-        return raw, evicted, before
 
     def _compare(self, partition: int, evicted: bytes) -> None:
         """Raises StoreBehind when keys were evicted since the partition was taken over."""

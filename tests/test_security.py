@@ -415,7 +415,6 @@ async def worked(url: str) -> None:
         await store.save(0, first, second, {one: Saving(b"h", due=None)})
         await store.save(0, second, third, {one: Saving(None)})
         assert list(await store.due(0, 9, 9)) == [other]
-        await store.kept(0)
         await store.reset(0, watermark=True)
         with redis.Redis.from_url(url) as left:
             assert list(left.scan_iter("{sec:*")) == []

@@ -100,7 +100,7 @@ class OnRedis(StoreConformance):
     def test_a_value_of_another_schema_version_is_refused(self, store, run, raw, prefix):
         run(store.save(1, None, mark(1), {A: Saving(b"h")}))
         key = next(k for k in self.keys(raw, prefix) if b":h:" in k)
-        raw.set(key, b"\x02" + raw.get(key)[1:])
+        raw.set(key, bytes((store_module.SCHEMA + 1,)) + raw.get(key)[1:])
         with pytest.raises(StoreCorrupt):
             run(store.load(1, {A: Wanted()}))
 
@@ -254,7 +254,7 @@ def test_evicted_keys_are_noticed_and_the_state_is_begun_anew(tmp_path, run):
             raw.set(f"other {number}", "x" * 1000)
         evicted = raw.info("stats")["evicted_keys"]
         assert evicted > 0
-        for look in (store.load(0, {A: FULL}), store.kept(0)):
+        for look in (store.load(0, {A: FULL}), store.due(0, 0, 1)):
             with pytest.raises(StoreBehind, match="evicts keys"):
                 await look
         raw.config_set("maxmemory", 0)
