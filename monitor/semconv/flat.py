@@ -15,12 +15,12 @@ from typing import Any, Final
 import msgspec
 
 from monitor.model import Message, RequestedCall, ReturnedResult, Unseen
-from monitor.semconv.content import plain, shown
+from monitor.semconv.content import plain
 from monitor.semconv.limits import MAX_MESSAGES, Memo, name
 from monitor.semconv.messages import Read, read
 from monitor.semconv.parts import usual_role
 from monitor.semconv.raw import Value
-from monitor.semconv.wrapped import result, unwrapped
+from monitor.semconv.wrapped import arguments, result
 
 _DEPTH: Final = 12
 _LONGEST: Final = 4
@@ -124,13 +124,10 @@ def _call(call: Tree) -> RequestedCall | None:
     tool, call_id = function.get("name"), call.get("id")
     if not isinstance(tool, str) or not tool:
         return None
-    shown_arguments = shown(function.get("arguments"))[0]
-    if shown_arguments is not None:
-        shown_arguments = unwrapped(shown_arguments)[0]
     return RequestedCall(
         name(tool),
         name(call_id) if isinstance(call_id, str) else None,
-        shown_arguments,
+        arguments(function.get("arguments"))[0],
     )
 
 

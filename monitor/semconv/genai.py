@@ -335,7 +335,7 @@ def _system(raw: RawSpan, content: Content) -> Message | None:
     if value is None:
         return None
     if isinstance(value, str) and len(value) < _REPEATED:
-        text, why = _instructions(value)
+        text, why = instructions(value)
     else:
         text, why = messages.parts_text(value, raw.cut.get(INSTRUCTIONS))
     if why is not None:
@@ -344,7 +344,7 @@ def _system(raw: RawSpan, content: Content) -> Message | None:
 
 
 @lru_cache(maxsize=64)
-def _instructions(value: str) -> Shown:
+def instructions(value: str) -> Shown:
     """An agent sends the same instructions with every model call, so most are read already."""
     return messages.parts_text(value)
 

@@ -17,13 +17,12 @@ from monitor.semconv.content import (
     lenient,
     plain,
     shallow,
-    shown_raw,
     shown_text,
     unquoted,
     without_lone_surrogates,
 )
 from monitor.semconv.decode import UNREADABLE, decode
-from monitor.semconv.limits import MAX_MESSAGES, name
+from monitor.semconv.limits import MAX_MESSAGES, Memo, name
 from monitor.semconv.parts import (
     CallPart,
     Part,
@@ -33,7 +32,7 @@ from monitor.semconv.parts import (
     WireMessage,
 )
 from monitor.semconv.raw import Value
-from monitor.semconv.wrapped import result_raw, unwrapped
+from monitor.semconv.wrapped import arguments_raw, result_raw
 
 Read = tuple[Message, Unseen | None]
 """A message and the evidence that some of it is missing."""
@@ -80,12 +79,25 @@ def _split_odd(text: str, note: str | None) -> tuple[Sequence[msgspec.Raw], Unse
     return [msgspec.Raw(msgspec.json.encode(item)) for item in value], unseen
 
 
+_read: Final = Memo[bytes, Read](entries=4096, size=8 * 1024 * 1024)
+"""Messages that were read: every model call of a run repeats its beginning."""
+
+
+def forget() -> None:
+    """Forgets the messages that were read."""
+    _read.forget()
+
+
 def read(raw: msgspec.Raw) -> Read:
     """One message. What cannot be read of it is `content_hidden`.
 
     A call without arguments, or a result without content, is no such evidence: it is told by None.
     """
-    return together(*decode(raw))
+    data = bytes(raw)
+    found = _read.get(data)
+    if found is None:
+        found = _read.remember(data, together(*decode(raw)), 2 * len(data))
+    return found
 
 
 def read_all(value: Value, note: str | None = None) -> tuple[tuple[Message, ...], Unseen | None]:
@@ -121,29 +133,32 @@ def together(message: WireMessage, unseen: Unseen | None) -> Read:
     results: tuple[ReturnedResult, ...] = ()
     for part in parts:
         why: Unseen | None = None
-        if isinstance(part, TextPart):
+        if part.__class__ is TextPart:
             more, why = plain(part.content)
             if more is not None:
                 text = more if text is None else f"{text}\n{more}"
-        elif isinstance(part, CallPart):
+        elif part.__class__ is CallPart:
             if part.name:
-                arguments = shown_raw(bytes(part.arguments))[0]
-                if arguments is not None:
-                    arguments = unwrapped(arguments)[0]
-                calls += (RequestedCall(name(part.name), part.id and name(part.id), arguments),)
+                call_id = part.id
+                asked = RequestedCall(
+                    name(part.name),
+                    name(call_id) if call_id else call_id,
+                    arguments_raw(bytes(part.arguments)),
+                )
+                calls = (*calls, asked) if calls else (asked,)
             else:
                 why = "content_hidden"
-        elif isinstance(part, ResultPart):
-            found = result_raw(bytes(part.response or part.result))
+        elif part.__class__ is ResultPart:
+            found = result_raw(bytes(part.response) or bytes(part.result))
             why = found.unseen
-            results += (
-                ReturnedResult(
-                    name(part.id) if part.id else found.call_id and name(found.call_id),
-                    name(part.name) if part.name else found.tool and name(found.tool),
-                    found.text,
-                    part.failed or found.failed,
-                ),
+            told_id, tool = part.id or found.call_id, part.name or found.tool
+            returned = ReturnedResult(
+                name(told_id) if told_id else told_id,
+                name(tool) if tool else tool,
+                found.text,
+                part.failed or found.failed,
             )
+            results = (*results, returned) if results else (returned,)
         if unseen is None:
             unseen = why
     if role == "user" and results and text is None:

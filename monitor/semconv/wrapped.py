@@ -23,7 +23,8 @@ from typing import Final
 import msgspec
 
 from monitor.model import Struct, Unseen
-from monitor.semconv.content import Shown, shown, shown_raw
+from monitor.semconv.content import Shown, shown, shown_raw, shown_text, unquoted
+from monitor.semconv.limits import Memo
 from monitor.semconv.raw import Value
 
 Raw = msgspec.Raw
@@ -52,9 +53,6 @@ _WRAPPED: Final = re.compile(
 _CALLED: Final = re.compile(r'"(?:args|kwargs|input_str)"\s*+:')
 _LOOK: Final = 300
 """Characters in which a wrapping shows itself."""
-
-
-_JSON: Final = ("{", "[")
 
 
 class Result(Struct, frozen=True):
@@ -100,8 +98,33 @@ def string(raw: Raw | None) -> str | None:
 
 def arguments(value: Value, note: str | None = None) -> Shown:
     """A tool span's arguments: the object that they were, wherever the wire lets one recover it."""
+    if note is None and value.__class__ is str:
+        return arguments_of(value)
     found = shown(value, note)
     return found if found[0] is None or found[1] is not None else unwrapped(found[0])
+
+
+_arguments: Final = Memo[str, Shown](entries=4096, size=4 * 1024 * 1024)
+_results: Final = Memo[str, "Result"](entries=4096, size=8 * 1024 * 1024)
+"""Texts that were read: a call is told by the model that asks for it, by its tool's span and by the
+next model call's history, its result by the last two."""
+
+
+def forget() -> None:
+    """Forgets the texts that were read."""
+    _arguments.forget()
+    _results.forget()
+
+
+def arguments_of(text: str) -> Shown:
+    """Arguments that are told by a text."""
+    found = _arguments.get(text)
+    if found is None:
+        found = shown_text(text)
+        if found[0] is not None and found[1] is None:
+            found = unwrapped(found[0])
+        _arguments.remember(text, found, 2 * len(text))
+    return found
 
 
 def unwrapped(text: str) -> Shown:
@@ -134,15 +157,37 @@ def _python_call(found: Fields, text: str) -> Shown:
     return text, None
 
 
+def arguments_raw(data: bytes) -> str | None:
+    """Arguments within a message, still JSON, as far as they are shown."""
+    first = data[:1]
+    if first == b'"':
+        return arguments_of(unquoted(data))[0]
+    if first in (b"{", b"["):
+        return arguments_of(data.decode("utf-8", "replace"))[0]
+    return shown_raw(data)[0]
+
+
 # -- results -------------------------------------------------------------------------------
 
 
 def result(value: Value, note: str | None = None) -> Result:
     """A tool span's result."""
+    if note is None and value.__class__ is str:
+        return result_of(value)
     text, unseen = shown(value, note)
     if text is None or unseen is not None:
         return Result(text, unseen)
     return taken_out(text)
+
+
+def result_of(told: str) -> Result:
+    """A result that is told by a text."""
+    found = _results.get(told)
+    if found is None:
+        text, unseen = shown_text(told)
+        found = Result(text, unseen) if text is None or unseen is not None else taken_out(text)
+        _results.remember(told, found, 2 * len(told))
+    return found
 
 
 def result_raw(data: bytes) -> Result:
@@ -151,12 +196,13 @@ def result_raw(data: bytes) -> Result:
         return Result()
     if data == b"null":
         return Result("null")
+    first = data[:1]
+    if first == b'"':
+        return result_of(unquoted(data))
+    if first in (b"{", b"["):
+        return result_of(data.decode("utf-8", "replace"))
     text, unseen = shown_raw(data)
-    if text is None or unseen is not None:
-        return Result(text, unseen)
-    if text[:1] in _JSON and _WRAPPED.search(text, 0, _LOOK) is None:
-        return Result(text)
-    return taken_out(text)
+    return Result(text, unseen) if text is None or unseen is not None else taken_out(text)
 
 
 def within(text: str | None, key: str) -> str | None:
