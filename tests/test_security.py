@@ -349,7 +349,7 @@ def _rights() -> tuple[list[str], list[str]]:
     more = re.search(r"A Redis Cluster asks for\s+`([^`]+)` as well", told)
     assert line, "the rights are not in docs/operations.md"
     assert more, "those on a Redis Cluster are not in docs/operations.md"
-    rights = line[1].replace("agenttrust:", "sec:").split()
+    rights = line[1].replace("agenttrust:", "sec*:").split()
     return rights, rights + more[1].split()
 
 
