@@ -279,11 +279,9 @@ class _Batch:
         mark = self._watermark
         if mark is None or mark == self._expected:
             return
-        if self._events and not self._silent:
-            await self._engine.publisher.publish(self._events)
+        if (self._events or self._requests) and not self._silent:
+            await self._engine.publisher.publish(self._events, self._requests)
             self._count_events()
-        if self._requests and not self._silent:
-            await self._engine.publisher.ask(self._requests)
             self._engine.counters.requests += len(self._requests)
         self._events, self._requests = [], []
         changes = {name: self._saving(work) for name, work in self._works.items() if work.changed}

@@ -135,13 +135,11 @@ class MemoryPublisher:
         self.events: list[Event] = []
         self.requests: list[ParseRequest] = []
 
-    async def publish(self, events: Sequence[Event]) -> None:
+    async def publish(self, events: Sequence[Event], requests: Sequence[ParseRequest]) -> None:
         for event in events:
             self.fuse()
             self.events.append(event)
             self.fuse()
-
-    async def ask(self, requests: Sequence[ParseRequest]) -> None:
         for request in requests:
             self.fuse()
             self.requests.append(request)

@@ -92,13 +92,13 @@ class Store(Protocol):
 
 
 class Publisher(Protocol):
-    """Where events go. Returns when every event is durable; order within a trajectory is kept."""
+    """Where events go, and requests for what is to be read by an LLM, which come only when a
+    contract asks for them. In one call, so that whoever waits for an event waits for one answer.
+    """
 
-    async def publish(self, events: Sequence[Event]) -> None: ...
-
-    async def ask(self, requests: Sequence[ParseRequest]) -> None:
-        """Hands over what is to be read by an LLM; called only when a contract asks for it. The
-        same request may come again, with the same id."""
+    async def publish(self, events: Sequence[Event], requests: Sequence[ParseRequest]) -> None:
+        """Returns when all are durable; order within a trajectory is kept. The same event or
+        request may come again, with the same id."""
 
 
 class PolicySets(Protocol):

@@ -20,6 +20,7 @@ from monitor.errors import plain
 from monitor.label import Event
 from monitor.memory import MemoryStore
 from monitor.model import Record
+from monitor.reading import ParseRequest
 from streams import topics
 from streams.errors import UserError
 from streams.journal import decode
@@ -196,11 +197,9 @@ class _Out:
     def __init__(self) -> None:
         self._events: list[Event] = []
 
-    async def publish(self, events: Sequence[Event]) -> None:
-        self._events += events
-
-    async def ask(self, requests: Sequence[object]) -> None:
+    async def publish(self, events: Sequence[Event], requests: Sequence[ParseRequest]) -> None:
         del requests
+        self._events += events
 
     def take(self) -> list[Event]:
         events, self._events = self._events, []

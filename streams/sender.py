@@ -123,10 +123,7 @@ class KafkaPublisher:
         self._writer = writer
         self._requests = requests
 
-    async def publish(self, events: Sequence[Event]) -> None:
-        if events:
-            await self._sender.send([self._writer.message(event) for event in events])
-
-    async def ask(self, requests: Sequence[ParseRequest]) -> None:
-        if requests:
-            await self._sender.send([self._requests.message(request) for request in requests])
+    async def publish(self, events: Sequence[Event], requests: Sequence[ParseRequest]) -> None:
+        messages = [self._writer.message(event) for event in events]
+        messages += (self._requests.message(request) for request in requests)
+        await self._sender.send(messages)
