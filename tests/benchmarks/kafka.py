@@ -38,6 +38,8 @@ def _latency(parts: bed.Parts, given: argparse.Namespace) -> None:
             f"spans/s: p50 {found.middle:.0f}, p99 {found.worst:.0f} (of {found.count}); bare "
             f"produce and consume: p50 {found.echo_middle:.1f}, p99 {found.echo_worst:.1f}"
         )
+        if found.queues:
+            print("The worker does not keep up here: this is the length of a queue, growing")
         told("p50 over a bare echo", found.middle / found.echo_middle)
         told("p99 over a bare echo", found.worst / found.echo_worst)
 

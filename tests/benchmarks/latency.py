@@ -54,6 +54,12 @@ class Latency:
         return _at(self.violations, 0.99)
 
     @property
+    def queues(self) -> bool:
+        """Whether the last come far later than the first: the worker does not keep up."""
+        tenth = max(1, self.count // 10)
+        return _at(self.violations[-tenth:], 0.5) > 3 * _at(self.violations[:tenth], 0.5)
+
+    @property
     def echo_middle(self) -> float:
         return _at(self.echoes, 0.5)
 
