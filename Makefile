@@ -1,6 +1,6 @@
 # Two commands do everything, set-up included: make run, make test.
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test chaos kafka bench bench-kafka bench-golden captures docs clean
+.PHONY: help setup run check test chaos kafka bench bench-kafka bench-golden bench-readings captures docs clean
 SHELL := /bin/bash
 
 VENV  := .venv
@@ -47,6 +47,10 @@ bench-kafka: $(READY)  ## Throughput, latency, memory and replay on real Kafka a
 
 captures: $(READY)  ## What is read right of the recorded runs of agent frameworks
 	@$(BIN)/python -m tests.captures_scoreboard $(ONLY)
+
+bench-readings: $(READY)  ## What readings by an LLM cost those who do not wait for them
+	@$(BIN)/python -m deploy.local --fetch
+	$(BIN)/python -m tests.benchmarks.readings $(ARGS)
 
 bench-golden: $(READY)  ## Golden cases timed by the paper's protocol
 	$(BIN)/python -m tests.benchmarks.golden

@@ -39,6 +39,7 @@ from streams.reading_cache import ReadingCache
 from streams.requests import RequestWriter
 from streams.spending import Budget, Limits
 from streams.topic_log import Raw
+from tests.traces import raise_fold_error
 
 REVIEWED = Path(__file__).parent / "data" / "reviewed.jsonl"
 _SECOND = 1_000_000_000
@@ -85,7 +86,10 @@ class Judged:
     def __init__(self, contract: Contract, config: Config, cut: Cut) -> None:
         self.set = PolicySet([contract])
         self.publisher = MemoryPublisher()
-        self.engine = Engine(MemoryStore(), self.publisher, MemoryPolicySets(self.set))
+        self.engine = Engine(
+            MemoryStore(), self.publisher, MemoryPolicySets(self.set),
+            on_fold_error=raise_fold_error,
+        )  # fmt: skip
         self.config = config
         self.cut = cut
         self.offset = 0

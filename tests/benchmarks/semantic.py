@@ -2,92 +2,122 @@
 which it is known whether they are supported.
 
     python -m tests.benchmarks.semantic --url http://127.0.0.1:8000/v1 --model m
-    python -m tests.benchmarks.semantic --url … --model m --traces tau2.jsonl.gz --limit 100
+    python -m tests.benchmarks.semantic --url … --model m --traces FOLDER --limit 100
+    python -m tests.benchmarks.semantic --small --traces FOLDER --limit 4
+    python -m tests.benchmarks.semantic --search --traces FOLDER
 
-Without `--traces`: the reviewed example. With: recorded runs (a JSON object a line: `user_request`,
-`steps` of type tool_call, tool_result, assistant); each answer counts as supported as it stands, which
-is an assumption, and a copy of it with one identifier or number changed (seeded) as unsupported. That
-measures how a corruption is found, not how true the recorded answers are.
+Without `--traces`: the reviewed example. With: recorded runs, as they stand and corrupted; see
+`tests/benchmarks/corrupted.py` for their format and for what the figures then mean. In place of a
+server of yours, `--small` starts the smallest real model there is (extra `llm-test`), and `--search` a
+reader without a model, whose pointers are found by search: that measures the code that decides.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
-import random
-import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from monitor.label import Label
 from streams.batches import Cut
-from streams.calibration import Human
+from streams.calibration import Human, agreement
 from streams.judge import report, text
 from streams.llm import Config
-from tests.semantic_cases import judge, read_cases
+from tests.benchmarks import corrupted
+from tests.benchmarks.reader import search
+from tests.llm_server import ServerThread
+from tests.semantic_cases import Judged, judge, read_cases
+from tests.small_model import MODEL, small_model
 from tests.traces import contract
 
-_ITEM = re.compile(r"\b[A-Z]{1,5}-?\d{2,}\b|\b\d{2,}\b")
+_UNSUPPORTED = {"pass": False, "fail": True}
+LAYERS = ("semantic", "grounding", "either")
 
 
-def traces(path: Path, limit: int, seed: int) -> list[dict[str, Any]]:
-    """Cases from recorded runs, each twice: as it stands, and corrupted."""
-    draws = random.Random(seed)
-    cases: list[dict[str, Any]] = []
-    with gzip.open(path, "rt") as lines:
-        for line in lines:
-            run = json.loads(line)
-            steps, calls = [], {}
-            answer = None
-            for step in run["steps"]:
-                if step["type"] == "tool_call":
-                    calls[step.get("call_id")] = step
-                elif step["type"] == "tool_result":
-                    call = calls.get(step.get("call_id"), {})
-                    steps.append({"tool": step.get("tool") or call.get("tool"),
-                                  "arguments": call.get("arguments", {}),
-                                  "result": step.get("result")})  # fmt: skip
-                elif step["type"] == "assistant" and step.get("text"):
-                    answer = step["text"]
-            found = list(_ITEM.finditer(answer or ""))
-            if answer is None or not steps or not found:
-                continue
-            place = draws.choice(found)
-            digits = "".join(draws.choice("0123456789") if c.isdigit() else c for c in place[0])
-            if digits == place[0]:
-                continue
-            wrong = answer[: place.start()] + digits + answer[place.end() :]
-            for said, supported in ((answer, True), (wrong, False)):
-                cases.append(
-                    {"trajectory_id": f"{len(cases) + 1:032x}", "supported": supported,
-                     "user": run.get("user_request"), "steps": steps, "answer": said}
-                )  # fmt: skip
-            if len(cases) >= 2 * limit:
-                break
-    return cases
+def found_by(label: Label, layer: str) -> bool | None:
+    """Whether a layer finds an answer unsupported; None when it is not assessed."""
+    if layer != "either":
+        return _UNSUPPORTED.get(label.layers[layer])  # type: ignore[index]
+    both = [found_by(label, one) for one in LAYERS[:2]]
+    return None if both == [None, None] else True in both
+
+
+def by_kind(labels: Sequence[Label], cases: Sequence[Mapping[str, Any]], seed: int) -> str:
+    """A line for each kind of corruption: how many of those assessed were found, by each layer. Of
+    the answers as recorded: how many were flagged."""
+    lines = []
+    kinds = dict.fromkeys(case["kind"] for case in cases)
+    for kind in kinds:
+        own = [case for case in cases if case["kind"] == kind]
+        shown = []
+        for layer in LAYERS:
+            verdicts = {(label.trajectory_id, ""): found_by(label, layer) for label in labels}
+            # Asked as if all were unsupported, recall is the share that is flagged.
+            one = agreement(verdicts, [Human(c["trajectory_id"], False) for c in own], seed=seed)
+            share = "-" if one.recall.value is None else f"{one.recall.value:.2f}"
+            shown.append(f"{layer} {share} of {one.cases}")
+        lines.append(f"  {kind:12} {', '.join(shown)}")
+    return "flagged\n" + "\n".join(lines)
+
+
+def told(judged: Judged, cases: Sequence[dict[str, Any]], seed: int) -> str:
+    humans = [Human(case["trajectory_id"], case["supported"]) for case in cases]
+    lines = [text(report(judged.readings, judged.labels, humans, seed))]
+    if all("kind" in case for case in cases):
+        lines.append(by_kind(judged.labels, cases, seed))
+    return "\n\n".join([*lines, f"counts          {json.dumps(judged.counts)}"])
+
+
+@contextmanager
+def asked(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """URL and model of who reads."""
+    if args.search:
+        with ServerThread(search) as server:
+            yield server.url, "search"
+    elif args.small:
+        with tempfile.TemporaryDirectory() as folder, small_model(Path(folder)) as url:
+            yield url, MODEL
+    else:
+        yield args.url, args.model
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--model", required=True)
+    who = parser.add_mutually_exclusive_group(required=True)
+    who.add_argument("--url", help="base URL of an OpenAI-compatible server; needs --model")
+    who.add_argument("--small", action="store_true")
+    who.add_argument("--search", action="store_true")
+    parser.add_argument("--model")
     parser.add_argument("--key", default="")
-    parser.add_argument("--traces", type=Path)
-    parser.add_argument("--limit", type=int, default=50)
+    parser.add_argument("--traces", type=Path, action="append", help="a file, or a folder of them")
+    parser.add_argument("--limit", type=int, default=50, help="runs of each file")
     parser.add_argument("--items", type=int, default=8)
     parser.add_argument("--output-tokens", type=int, default=1500)
     parser.add_argument("--deadline", type=float, default=600)
+    parser.add_argument("--concurrency", type=int, default=4)
+    parser.add_argument("--rubric", default="")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    cases = read_cases() if args.traces is None else traces(args.traces, args.limit, args.seed)
-    config = Config(args.url, args.model, args.key, deadline=args.deadline,
-                    output_tokens=args.output_tokens)  # fmt: skip
-    judged = judge(cases, contract(semantic={"mode": "advisory"}), config, Cut(args.items))
-    humans = [Human(case["trajectory_id"], case["supported"]) for case in cases]
-    print(text(report(judged.readings, judged.labels, humans, args.seed)))
-    print("counts         ", json.dumps(judged.counts))
+    if args.url and not args.model:
+        parser.error("--url needs --model")
+    judging = contract(semantic={"mode": "advisory", "rubric": args.rubric})
+    with asked(args) as (url, model):
+        config = Config(url, model, args.key, deadline=args.deadline,
+                        output_tokens=args.output_tokens, concurrency=args.concurrency)  # fmt: skip
+        files = [None] if args.traces is None else corrupted.files(args.traces)
+        for path in files:
+            cases = read_cases() if path is None else corrupted.cases(path, args.limit, args.seed)
+            name = "reviewed example" if path is None else path.name
+            print(f"== {name}, {len(cases)} answers, read by {model}", flush=True)
+            if cases:
+                judged = judge(cases, judging, config, Cut(args.items))
+                print(told(judged, cases, args.seed), "\n", flush=True)
 
 
 if __name__ == "__main__":
