@@ -23,11 +23,12 @@ import time
 import urllib.error
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from deploy.local.server import ROOT, Server, free_port
@@ -40,7 +41,23 @@ WAVE = 100
 """Runs that go on at the same time."""
 PER_MESSAGE = 10
 """Spans of a message."""
+DEADLINE = 120.0
 SETTLED = 240.0
+"""Seconds that a fault and everything after it may take on a machine that is busy otherwise."""
+
+
+class FaultError(AssertionError):
+    """Something is lost or contradicts itself. A machine that stalls does not do that, so a test that
+    ends with it is not run again."""
+
+
+@contextlib.contextmanager
+def no_matter_of_time() -> Iterator[None]:
+    """What is not as it must be in here is a fault."""
+    try:
+        yield
+    except AssertionError as error:
+        raise FaultError(str(error)) from error
 
 
 @dataclass
@@ -142,8 +159,14 @@ class Worker(Server):
         return None if self._process is None else self._process.poll()
 
     @property
+    def partitions(self) -> list[int] | None:
+        """What its group has given it last in this life; None before the first time."""
+        given = re.findall(r"partitions of \S+: \[(.*)\]", self.said())
+        return [int(n) for n in given[-1].split(",") if n] if given else None
+
+    @property
     def joined(self) -> bool:
-        return "partitions of" in self.said()
+        return self.partitions is not None
 
     def fetch(self, path: str) -> tuple[int, str]:
         try:
@@ -228,7 +251,23 @@ class World:
         return self
 
     def ready(self) -> None:
-        wait_for(lambda: all(w.joined for w in self.of()), "every worker to join", 90)
+        self.wait(lambda: all(w.joined for w in self.of()), "every worker to join")
+
+    def wait(self, condition: Callable[[], object], what: str) -> None:
+        """Until it holds; a failure is told with the logs."""
+        try:
+            wait_for(condition, what, DEADLINE)
+        except pytest.fail.Exception as error:
+            raise AssertionError(self.told(str(error))) from None
+
+    def under_way(self, labels: int = 50) -> None:
+        """Until runs that are being sent have so many labels: a fault now is one under load."""
+        seen = self._labelled()
+        self.wait(lambda: self._labelled() >= seen + labels, f"{labels} labels")
+
+    def _labelled(self) -> int:
+        """Labels that workers have told of; cheaper than to read them."""
+        return int(self.metric(r"agenttrust_labels_published_total(\{.*)?"))
 
     def of(self, role: str | None = None) -> list[Worker]:
         with self._lock:
@@ -332,6 +371,7 @@ class World:
     def closed(self) -> int:
         return sum(label.phase == "final" for label in self.labels().values())
 
+    @no_matter_of_time()
     def settle(self, seconds: float = SETTLED) -> None:
         """Waits until every run that was sent is closed, and told what it has lost: poison may be
         read long after the run that it belongs to."""
@@ -365,6 +405,7 @@ class World:
                 found[event.id].add((r.topic, r.partition, r.key, r.value, tuple(r.headers)))
         return found
 
+    @no_matter_of_time()
     def check(self, *, partial: Iterable[str] = (), verify: bool = True) -> None:
         """The module's verdict. `partial` traces may also say that their history is lost."""
         excused = set(partial)

@@ -13,7 +13,6 @@ from aiokafka.errors import UnknownTopicOrPartitionError
 
 from streams import topics
 from tests.chaos.fleet import World, load
-from tests.services import wait_for
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -29,9 +28,9 @@ def world(kafka, redis_server_url, tmp_path):
 def test_a_restart_of_kafka_is_waited_for(world, kafka):
     world.fleet()
     with world.sending(load(400), seconds=8):
-        time.sleep(3)
+        world.under_way()
         kafka.kill()
-        time.sleep(4)
+        time.sleep(4)  # so long it is away
         kafka.start()
     world.settle()
     world.check()
@@ -48,10 +47,9 @@ def test_an_output_topic_that_refuses_writes_is_waited_for(world):
     world.fleet()
     asyncio.run(largest(100))
     world.send(load(100))
-    wait_for(
+    world.wait(
         lambda: all(world.metric(OUTAGES, worker) for worker in world.of("evaluate")),
         "both workers to wait",
-        60,
     )
     assert world.labels() == {}
     assert all(w.exits == [] for w in world.workers)
@@ -101,9 +99,9 @@ def test_a_consumer_that_stops_reading_is_noticed_and_its_worker_started_again(
         assert deaf.fetch("/healthz")[0] == 200
         deaf.signal(signal.SIGUSR1)
         world.send(load(40))
-        wait_for(lambda: deaf.exits, "the worker to end", 60)
+        world.wait(lambda: deaf.exits, "the worker to end")
         world.settle()
         world.check()
-        assert deaf.exits == [1]
+        assert deaf.exits[0] == 1
         assert "records wait and none was handled" in deaf.log.read_text()
         assert world.metric("agenttrust_records_behind") > 0

@@ -8,10 +8,15 @@ import time
 import pytest
 
 from deploy.local.redis import SAFE, RedisCluster, RedisServer
-from tests.chaos.fleet import World, load
+from tests.chaos.fleet import Worker, World, load
 
 KILLS = 8
 EVERY = 4.0
+
+
+def working(world: World) -> list[Worker]:
+    """Those that have something to lose."""
+    return [worker for worker in world.of() if worker.partitions]
 
 
 @pytest.mark.parametrize("store", [RedisServer, RedisCluster])
@@ -30,8 +35,10 @@ def test_killed_workers_lose_nothing_and_repeat_byte_for_byte(kafka, tmp_path, s
         with world.sending(given, seconds=KILLS * EVERY):
             for _ in range(KILLS):
                 time.sleep(EVERY * dice.uniform(0.7, 1.1))
-                world.kill(dice.choice(world.of()))
+                world.wait(lambda: working(world), "a worker at work")
+                world.kill(dice.choice(working(world)))
         world.settle()
         world.check()
         assert world.metric(r'agenttrust_lost_arrivals_total\{reason="bad_id"\}') > 0
         assert world.metric(r"agenttrust_dead_letters_total\{.*") > 0
+        assert world.metric(r"agenttrust_takeovers_total\{.*") > world.settings.partitions

@@ -10,7 +10,6 @@ import redis
 
 from deploy.local.redis import SAFE, RedisServer
 from tests.chaos.fleet import World, load
-from tests.services import wait_for
 
 pytestmark = pytest.mark.timeout(300)
 NO_LOG = ("--appendonly", "no", "--maxmemory-policy", "noeviction")
@@ -42,7 +41,7 @@ def takeovers(world: World, found: str) -> float:
 def test_a_restart_of_redis_is_waited_for(started):
     server, world = started(*SAFE)
     with world.sending(load(300), seconds=6):
-        time.sleep(3)
+        world.under_way()
         server.kill()
         server.start()
     world.settle()
@@ -53,9 +52,9 @@ def test_a_restart_of_redis_is_waited_for(started):
 def test_a_redis_that_is_away_for_30_seconds_is_waited_for(started):
     server, world = started(*SAFE)
     with world.sending(load(300), seconds=6):
-        time.sleep(2)
+        world.under_way()
         server.stop()
-        time.sleep(30)
+        time.sleep(30)  # so long it is away
         assert all(worker.exits == [] for worker in world.workers)
         server.start()
     world.settle()
@@ -66,7 +65,7 @@ def test_a_redis_that_is_away_for_30_seconds_is_waited_for(started):
 def test_a_flushed_redis_is_noticed_and_folded_anew(started):
     server, world = started(*SAFE)
     with world.sending(load(300), seconds=8), redis.Redis(port=server.port) as raw:
-        time.sleep(4)
+        world.under_way()
         raw.flushall()
     world.settle()
     world.check()
@@ -76,10 +75,12 @@ def test_a_flushed_redis_is_noticed_and_folded_anew(started):
 def test_a_redis_that_went_back_by_a_second_is_noticed_and_folded_anew(started):
     server, world = started(*NO_LOG)
     with world.sending(load(300), seconds=8), redis.Redis(port=server.port) as raw:
-        time.sleep(4)
+        world.under_way()
         raw.save()
         kept = shutil.copy(server.log.parent / "dump.rdb", server.log.parent / "kept")
-        time.sleep(1)
+        time.sleep(1)  # so far it goes back
+        changed = "rdb_changes_since_last_save"
+        world.wait(lambda: raw.info("persistence")[changed] > 20, "what can be lost")
         server.kill()
         shutil.copy(kept, server.log.parent / "dump.rdb")
         server.start()
@@ -92,11 +93,11 @@ def test_a_redis_that_evicts_is_refused_until_it_does_not_and_then_folded_anew(s
     server, world = started(*NO_LOG)
     with redis.Redis(port=server.port) as raw:
         with world.sending(load(300), seconds=8):
-            time.sleep(3)
+            world.under_way(200)
             raw.config_set("maxmemory-policy", "allkeys-random")
             raw.config_set("maxmemory", max(raw.info("memory")["used_memory"] - 200_000, 1_000_000))
-            wait_for(lambda: raw.info("stats")["evicted_keys"], "keys to be evicted")
-            wait_for(lambda: any(2 in w.exits for w in world.of("evaluate")), "a refusal", 60)
+            world.wait(lambda: raw.info("stats")["evicted_keys"], "keys to be evicted")
+            world.wait(lambda: any(2 in w.exits for w in world.of("evaluate")), "a refusal")
         assert any("maxmemory-policy is allkeys-random" in w.log.read_text() for w in world.of())
         raw.config_set("maxmemory-policy", "noeviction")
         raw.config_set("maxmemory", 0)
