@@ -335,6 +335,6 @@ def wants(arrivals: Iterable[Arrival]) -> dict[str, Wanted]:
             content.add(arrival.trajectory)
         if isinstance(arrival, Observed):
             named.update(names(arrival.span))
-            if arrival.span.kind in ("agent", "log"):
+            if arrival.span.kind == "agent":
                 content.add(arrival.trajectory)
     return {name: Wanted(tuple(named), name in content) for name, named in fields.items()}

@@ -27,6 +27,13 @@ def extend(
     the span changes more than the end of the prefix."""
     if span.kind == "log" or _told_by_logs(span, fields):
         return None
+    return append(head, span, digest, fields, bench)
+
+
+def append(
+    head: Head, span: Span, digest: str, fields: Fields, bench: Bench
+) -> dict[str, bytes] | None:
+    """`extend`, of a span that has in it what log records tell of it."""
     if not head.agentic:
         if span.kind != "other":
             return None
@@ -159,10 +166,10 @@ def _append_turn(
         _append_call(head, call, new, bench)
     if answers and head.depth in (None, at.depth):
         head.depth = at.depth
-        head.answer = LastAnswer(
-            span.span_id, text is not None, content_digest(text or ""), True, head.steps
-        )
-        head.steps += text is not None
+        shown = text is not None
+        step = head.steps if shown else 0
+        head.answer = LastAnswer(span.span_id, shown, content_digest(text or ""), True, step)
+        head.steps += shown
     new.update(turn_fields(span))
     return True
 

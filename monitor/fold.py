@@ -32,6 +32,7 @@ from monitor.model import (
 )
 from monitor.prefix import Prefix
 from monitor.reading import Read
+from monitor.recent import begin
 from monitor.rge import rebuild
 from monitor.work import NeedContent, Work, span_digest
 
@@ -122,12 +123,20 @@ def _add(
     fields = None
     if not replaces and (head.closed is None or span.kind == "other"):
         fields = extend(head, span, name, work.fields, bench)
-    if fields is not None and not (head.settled and _unread(head, bench)):
+    recent, grown = work.recent, head
+    if fields is None and recent is not None and head.closed is None and not replaces:
+        work.fields = {**recent.written, **work.fields}
+        if (found := recent.put(head, span, data, work.fields, bench)) is not None:
+            grown, fields = found
+    if fields is not None and not (grown.settled and _unread(grown, bench)):
         work.counters.extended += 1
+        work.head = grown
         work.store(span, data, name)
+        if recent is not None:
+            work.recent = recent.add(span, data, work.fields, fields).trim(grown, bench)
         work.write_fields(fields)
-        if not head.agentic:
-            head.spans += 1
+        if not grown.agentic:
+            grown.spans += 1
         return
     if not work.complete:
         if snapshot is not None:
@@ -150,6 +159,7 @@ def refresh(work: Work, head: Head, time: int, bench: Bench) -> None:
         _ask(work, head, prefix, time, bench)
     else:
         head.print = None
+    work.recent = begin(head, work.spans.values())
 
 
 def _ask(work: Work, head: Head, prefix: Prefix, time: int, bench: Bench) -> None:

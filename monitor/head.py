@@ -164,6 +164,23 @@ def new_head(trajectory: str, bench: Bench, time: int) -> Head:
     return Head(trajectory, bench.policy_set.digest, time, time, standings=standings)
 
 
+_TOLD: Final = (
+    *("last", "offset", "chain", "bytes", "derived", "closed", "limit", "late", "lost"),
+    *("history_lost", "unknown", "conflicts", "ignored", "reads", "steps_asked", "outsider"),
+)
+"""What does not follow from the spans: how they came, what else came, what was published."""
+_PUBLISHED: Final = ("revision", "raised", "open", "said")
+
+
+def carry(head: Head, other: Head) -> None:
+    """Gives another state of the same trajectory what its spans do not tell."""
+    for name in _TOLD:
+        setattr(other, name, getattr(head, name))
+    for one, two in zip(head.standings, other.standings, strict=True):
+        for name in _PUBLISHED:
+            setattr(two, name, getattr(one, name))
+
+
 def content_digest(text: str) -> str:
     """By which a reading names the content that it read."""
     return digest_of(text, size=8)

@@ -4,12 +4,14 @@ s:<span id>    digest and place of a known span
 w:<span id>    a parent that known spans name and that is not known
 c:<call id>    how a call with this id stands: open, settled, several calls, or before this
 l:<span id>    log records tell of this span
+k:             the last spans of a run that log records tell of (monitor.recent)
 o:<digest>, n:<tool>   an assistant message, by which a later turn's history is recognised
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -33,6 +35,7 @@ _decode_known = msgspec.msgpack.Decoder(Known).decode
 
 
 Fields = Mapping[str, bytes]
+RECENT: Final = "k:"
 
 
 def known(fields: Fields, span_id: str) -> Known | None:
@@ -42,7 +45,7 @@ def known(fields: Fields, span_id: str) -> Known | None:
 
 def names(span: Span) -> list[str]:
     """Index fields that `extend` may look at for a span."""
-    wanted = [f"s:{span.span_id}", f"w:{span.span_id}", f"l:{span.span_id}"]
+    wanted = [RECENT, f"s:{span.span_id}", f"w:{span.span_id}", f"l:{span.span_id}"]
     if span.parent is not None:
         wanted += (f"s:{span.parent}", f"w:{span.parent}", f"l:{span.parent}")
     if span.call_id is not None:
@@ -50,7 +53,7 @@ def names(span: Span) -> list[str]:
     for message in (*span.inputs, *span.outputs):
         wanted += (f"c:{call.call_id}" for call in message.calls if call.call_id)
         wanted += (f"c:{quoted.call_id}" for quoted in message.results if quoted.call_id)
-    if span.kind == "llm":
+    if span.kind in ("llm", "log"):
         wanted += preceding(span)
     return wanted
 

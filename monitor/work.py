@@ -6,12 +6,15 @@ from collections.abc import Mapping
 
 import msgspec
 
+from monitor import recent
 from monitor.bench import Bench
 from monitor.counters import Counters
 from monitor.head import Head, decode_head, encode_head, new_head, revive
+from monitor.index import RECENT
 from monitor.model import Span, digest
 from monitor.ports import Loaded, Saving
 from monitor.reading import ParseRequest
+from monitor.recent import Recent
 
 _decode_span = msgspec.msgpack.Decoder(Span).decode
 
@@ -34,6 +37,8 @@ class Work:
         self.fresh = False
         self.requests: list[ParseRequest] = []
         """What the last arrivals asked to be read; taken by who publishes."""
+        self.recent: Recent | None = recent.decode(self.fields.pop(RECENT, None))
+        self._kept = self.recent is not None
         self._spans: dict[str, Span] | None = None
         self._digests: dict[str, str] = {}
         self._revived = self.head is None
@@ -46,6 +51,7 @@ class Work:
         """All stored spans and index fields, below what this batch has added."""
         content = {**(loaded.content or {}), **self.new_content}
         self.fields = {**loaded.fields, **self.new_fields}
+        self.fields.pop(RECENT, None)
         self._spans = {span_id: _decode_span(data) for span_id, data in content.items()}
         self._digests = {span_id: span_digest(data) for span_id, data in content.items()}
 
@@ -64,6 +70,7 @@ class Work:
         self.head, self.fresh, self.changed = None, True, True
         self.fields, self.new_fields, self.new_content = {}, {}, {}
         self._spans, self._digests = {}, {}
+        self.recent, self._kept = None, False
 
     def expire(self, time: int, state_ttl: int) -> None:
         """State that began longer ago than its time to live counts as absent."""
@@ -101,6 +108,9 @@ class Work:
 
     def saving(self, due: int | None) -> Saving:
         head = None if self.head is None else encode_head(self.head)
+        if self.recent is not None or self._kept:
+            self.new_fields[RECENT] = b"" if self.recent is None else recent.encode(self.recent)
+            self._kept = self.recent is not None
         return Saving(head, self.new_fields, self.new_content, due, fresh=self.fresh)
 
     def saved(self) -> None:

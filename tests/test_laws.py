@@ -17,7 +17,7 @@ from monitor.contract import PolicySet
 from monitor.engine import Engine
 from monitor.extend import extend
 from monitor.head import decode_head, encode_head, new_head, revive
-from monitor.index import names
+from monitor.index import RECENT, names
 from monitor.label import Label, Violation, encode
 from monitor.memory import Crash, Fuse, MemoryPolicySets, MemoryPublisher, MemoryStore
 from monitor.model import Arrival, Close, Observed, Record, Span
@@ -42,6 +42,8 @@ CONTRACTS = (
 )
 SET = PolicySet(CONTRACTS)
 BENCH = Bench(SET)
+WHOLE = PolicySet(CONTRACTS[:3])
+"""Without a contract for one agent, under which an answer is no end of the prefix."""
 
 # Thousands of generated traces: minutes on a machine that does something else as well.
 pytestmark = pytest.mark.timeout(900)
@@ -74,7 +76,7 @@ class World:
             engine = Engine(
                 self.store,
                 self.publisher,
-                MemoryPolicySets(SET),
+                MemoryPolicySets(SET, WHOLE),
                 on_fold_error=raise_fold_error,
             )
             try:
@@ -356,7 +358,8 @@ def test_extending_equals_deriving_anew(trace: Trace, data: Any) -> None:
     if data.draw(st.booleans()):
         i = data.draw(st.integers(0, len(spans) - 1))
         spans = spans[:i] + spans[i + 1 :] + [spans[i]]
-    head = new_head(TRACE, BENCH, 0)
+    bench = Bench(data.draw(st.sampled_from((SET, WHOLE))))
+    head = new_head(TRACE, bench, 0)
     fields: dict[str, bytes] = {}
     known: dict[str, Span] = {}
     digests: dict[str, str] = {}
@@ -364,17 +367,69 @@ def test_extending_equals_deriving_anew(trace: Trace, data: Any) -> None:
     for span in spans:
         digest = span_digest(msgspec.msgpack.encode(span))
         asked = {n: fields[n] for n in names(span) if fields.get(n)}
-        new = extend(head, span, digest, asked, BENCH)
+        new = extend(head, span, digest, asked, bench)
         known[span.span_id], digests[span.span_id] = span, digest
         if new is None:
-            _, fields = rebuild(head, known, digests, BENCH)
+            _, fields = rebuild(head, known, digests, bench)
             continue
         extended += 1
         fields = {**fields, **new}
         if not head.agentic:
             continue
         fresh = decode_head(encode_head(head))
-        revive(fresh, BENCH)
-        _, derived = rebuild(fresh, known, digests, BENCH)
+        revive(fresh, bench)
+        _, derived = rebuild(fresh, known, digests, bench)
         assert {n: d for n, d in fields.items() if d} == derived
         assert msgspec.to_builtins(head) == msgspec.to_builtins(fresh)
+
+
+def _apart(span: Span) -> list[Span]:
+    """An LLM span without its messages, and the log records that tell them."""
+    bare = msgspec.structs.replace(
+        span, inputs=(), outputs=(), unseen={"input": "content_hidden", "output": "content_hidden"}
+    )
+    told = Span(
+        span.trajectory, f"e{span.span_id[1:]}", "log", parent=span.span_id, start=span.start,
+        end=span.end, service=span.service, inputs=span.inputs, outputs=span.outputs,
+    )  # fmt: skip
+    return [bare, told]
+
+
+@law(400)
+@given(runs(), st.data())
+def test_what_logs_tell_extends_as_if_derived_anew(trace: Trace, data: Any) -> None:
+    """Log records before, after and far from their spans: the stored state is the specification's."""
+    spans: list[tuple[int, Span]] = []
+    for n, span in enumerate(trace.spans):
+        if span.kind == "llm" and span.outputs and data.draw(st.integers(0, 3)):
+            bare, told = _apart(span)
+            spans += [(10 * n, bare), (10 * n + data.draw(st.integers(-40, 40)), told)]
+        else:
+            late = data.draw(st.sampled_from((0, 0, 0, 0, 0, 0, 0, 15, 60)))
+            spans.append((10 * n + late, span))
+    order = [span for _, span in sorted(spans, key=lambda pair: pair[0])]
+    policy_set = data.draw(st.sampled_from((SET, WHOLE, WHOLE)))
+    records = [
+        Record(n, 1_000_000 + n, policy_set.digest, (Observed(span),))
+        for n, span in enumerate(order)
+    ]
+    bench = Bench(policy_set)
+    step = data.draw(st.integers(1, 4))
+    world = World()
+    for n in range(0, len(records), step):
+        world.apply(records[n : n + step])
+        entry = world.store.entries[0][TRACE]
+        head, fresh = decode_head(entry.head), decode_head(entry.head)
+        if not head.agentic:
+            continue
+        revive(fresh, bench)
+        known = {
+            name: msgspec.msgpack.decode(raw, type=Span) for name, raw in entry.content.items()
+        }
+        digests = {name: span_digest(raw) for name, raw in entry.content.items()}
+        _, fields = rebuild(fresh, known, digests, bench)
+        stored = {name: raw for name, raw in entry.fields.items() if raw and name != RECENT}
+        assert stored == fields
+        for one, two in zip(head.standings, fresh.standings, strict=True):
+            two.grounding = one.grounding
+        assert msgspec.to_builtins(head) == msgspec.to_builtins(decode_head(encode_head(fresh)))
