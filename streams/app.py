@@ -32,7 +32,15 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Sequence,
+)
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, Literal, get_args
@@ -74,8 +82,10 @@ Role = Literal["ingest", "evaluate", "parse"]
 Handler = Callable[[list[Raw]], Awaitable[frozenset[int] | None]]
 """Takes a batch; gives the partitions whose records may be acknowledged, None for all."""
 
-TAKE: Final = 16
-"""Records of a batch at most: a batch must take a fraction of a second."""
+TAKE: Final = 64
+"""Records that are taken together at most;"""
+_BATCH: Final = 1024**2
+"""bytes of a batch, above which it is cut: a batch must take a fraction of a second."""
 _COPIES: Final = 4
 """Batches that are held at once, at most: one in hand, one filling, two waiting."""
 _WITHIN: Final = 0.03
@@ -127,6 +137,21 @@ def build(settings: Settings, role: Role, folder: str, largest: int) -> faust.Ap
         producer_acks=-1,
         producer_request_timeout=30.0,
     )
+
+
+def cut(records: Sequence[Raw]) -> Iterator[list[Raw]]:
+    """Consecutive records in batches of at most 1 MiB, or of one record."""
+    batch: list[Raw] = []
+    size = 0
+    for raw in records:
+        more = len(raw.value or b"")
+        if batch and size + more > _BATCH:
+            yield batch
+            batch, size = [], 0
+        batch.append(raw)
+        size += more
+    if batch:
+        yield batch
 
 
 class Worker:
@@ -182,9 +207,7 @@ class Worker:
 
         async def agent(stream: Any) -> None:
             async for batch in stream.noack_take(self._take, within=self._within):
-                async with contextlib.aclosing(
-                    self._positions.parts([_raw(e.message) for e in batch])
-                ) as parts:
+                async with contextlib.aclosing(self._parts(batch)) as parts:
                     async for records in parts:
                         async with self._busy:
                             if self._stopping:
@@ -197,6 +220,13 @@ class Worker:
 
         name = f"{self.app.conf.id}-agent"
         self.app.agent(channel, name=name, concurrency=1)(agent)
+
+    async def _parts(self, batch: Sequence[Any]) -> AsyncGenerator[list[Raw], None]:
+        raws = [_raw(event.message) for event in batch]
+        async with contextlib.aclosing(self._positions.parts(raws)) as parts:
+            async for part in parts:
+                for records in cut(part):
+                    yield records
 
     def _done(self, records: list[Raw]) -> None:
         self._positions.done(records)

@@ -233,11 +233,11 @@ class Settings(LlmSettings, Connection):
         le=3600,
     )
     in_flight: Size = setting(
-        64 * 1024**2,
+        256 * 1024**2,
         "Bytes of messages that a worker holds at once, at most: fetched, waiting and in hand. "
         "The gateway answers 503 above so much.",
         f"{SIZE}, 4 MiB to 4 GiB",
-        shown="64MiB",
+        shown="256MiB",
         ge=4 * 1024**2,
         le=4 * 1024**3,
     )

@@ -9,13 +9,13 @@ from aiokafka import TopicPartition
 
 from monitor.engine import Fenced, StoreBehind
 from streams import metrics, topics
-from streams.app import TAKE, Worker, _halt, build, take
+from streams.app import TAKE, Worker, _halt, build, cut, take
 from streams.dead_letters import NothingReadableError
 from streams.health import Health
 from streams.metrics import COUNTS
 from streams.settings import Settings
 from streams.store import StoreCorrupt, StoreUnsafe
-from streams.topic_log import TopicLog
+from streams.topic_log import Raw, TopicLog
 from streams.watchdog import StalledError
 
 MB = 1024**2
@@ -23,7 +23,7 @@ MB = 1024**2
 
 @pytest.mark.parametrize(
     ("in_flight", "largest", "records"),
-    [(64 * MB, MB, TAKE), (64 * MB, 256 * 1024, TAKE), (64 * MB, 4 * MB, 4), (4 * MB, 64 * MB, 1)],
+    [(256 * MB, MB, TAKE), (64 * MB, 256 * 1024, TAKE), (64 * MB, 4 * MB, 4), (4 * MB, 64 * MB, 1)],
 )
 def test_what_a_worker_holds_at_once_is_bounded_in_bytes(tmp_path, in_flight, largest, records):
     settings = Settings(in_flight=in_flight)
@@ -33,6 +33,13 @@ def test_what_a_worker_holds_at_once_is_bounded_in_bytes(tmp_path, in_flight, la
     assert held <= max(in_flight, 4 * largest)  # one message of any size must go through
     assert conf.broker_max_poll_records <= 2 * records
     assert conf.consumer_max_fetch_size <= largest
+
+
+def test_a_batch_is_cut_by_its_bytes():
+    raws = [Raw(0, n, 0, b"x" * size) for n, size in enumerate((10, 2 * MB, MB - 9, 9, 1, 1))]
+    batches = [[raw.offset for raw in batch] for batch in cut(raws)]
+    assert batches == [[0], [1], [2, 3], [4, 5]]
+    assert list(cut([])) == []
 
 
 @pytest.mark.parametrize(
