@@ -179,6 +179,8 @@ def normalise(raw: RawSpan) -> Span:
         content.outputs,
         content.unseen,
     )
+    if 0 < raw.size < _SURELY_SMALL and len(span.inputs) + len(span.outputs) <= MAX_MESSAGES:
+        return span
     return span if _surely_small(raw, span) else fit(span)
 
 

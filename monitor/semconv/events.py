@@ -82,14 +82,28 @@ def of_span(events: Iterable[RawEvent]) -> Told:
     return told
 
 
+class _Head(msgspec.Struct, gc=False):
+    """What tells an event from a message."""
+
+    name: str = msgspec.field(default="", name=_NAME)
+    role: Raw = Raw()
+
+
+_heads: Final = msgspec.json.Decoder(_Head)
+
+
 def of_attribute(value: Value) -> Told:
     """What a JSON array of events tells, each with its name under `event.name`."""
     told = Told([], [])
     for item in split(value)[0]:
-        found = fields(item)
-        if found is not None:
-            name = string(found.get(_NAME)) or ""
-            told.take(name, item if "role" in found else _with_role(name, item))
+        try:
+            head = _heads.decode(item)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            found = fields(item)
+            if found is None:
+                continue
+            head = _Head(string(found.get(_NAME)) or "", found.get("role", Raw()))
+        told.take(head.name, item if bytes(head.role) else _with_role(head.name, item))
     return told
 
 

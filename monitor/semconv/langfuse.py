@@ -14,7 +14,7 @@ from monitor.semconv.content import plain
 from monitor.semconv.dialect import Content
 from monitor.semconv.limits import name
 from monitor.semconv.messages import read as read_message
-from monitor.semconv.raw import RawSpan, label
+from monitor.semconv.raw import RawSpan, first_label
 from monitor.semconv.trim import JsonHistory, trim
 
 _TYPE: Final = "langfuse.observation.type"
@@ -44,7 +44,7 @@ def read(raw: RawSpan) -> Content | None:
     kind = _KINDS.get(told.lower(), "other")
     if kind == "other" and (_TRACE_OUTPUT in attributes or _TRACE_INPUT in attributes):
         kind = "agent"  # the span at the top of a trace, where no observation is an agent
-    session = next((found for key in _SESSIONS if (found := label(attributes.get(key)))), None)
+    session = first_label(attributes, _SESSIONS)
     content = Content(kind, name(raw.name) if kind == "agent" else None, session)
     if kind == "llm":
         _llm(raw, content)

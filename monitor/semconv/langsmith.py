@@ -15,7 +15,7 @@ from monitor.semconv.content import HIDDEN, Shown, shown, shown_raw
 from monitor.semconv.dialect import Content
 from monitor.semconv.limits import name
 from monitor.semconv.messages import read as read_message
-from monitor.semconv.raw import RawSpan, Value, label
+from monitor.semconv.raw import RawSpan, Value, first_label, label
 from monitor.semconv.trim import JsonHistory, trim
 from monitor.semconv.wrapped import fields, string
 
@@ -50,7 +50,7 @@ def read(raw: RawSpan) -> Content | None:
     kind = _KINDS.get(told.lower(), "other")
     if kind == "other" and told.lower() == "chain" and (run == agent or raw.parent is None):
         kind, agent = "agent", agent or run
-    session = next((found for key in _SESSIONS if (found := label(attributes.get(key)))), None)
+    session = first_label(attributes, _SESSIONS)
     content = Content(kind, agent, session)
     if kind == "llm":
         _llm(raw, content)

@@ -126,9 +126,12 @@ def first_missing(reads: Sequence[Read]) -> Unseen | None:
 def together(message: WireMessage, unseen: Unseen | None) -> Read:
     """The message that the parts make up; `unseen` is what was found missing before."""
     role, parts = message.role, message.parts
+    if len(parts) == 1 and (only := parts[0]).__class__ is TextPart:
+        text, hidden = plain(only.content)
+        return Message(role, text), unseen or hidden
     if len(parts) > MAX_MESSAGES:
         parts, unseen = parts[:MAX_MESSAGES], "content_truncated"
-    text: str | None = None
+    text = None
     calls: tuple[RequestedCall, ...] = ()
     results: tuple[ReturnedResult, ...] = ()
     for part in parts:

@@ -14,7 +14,7 @@ from monitor.semconv import payload
 from monitor.semconv.dialect import Content
 from monitor.semconv.flat import FlatHistory, Tree, listed
 from monitor.semconv.limits import name
-from monitor.semconv.raw import RawSpan, label
+from monitor.semconv.raw import RawSpan, first_label, label
 from monitor.semconv.trim import trim
 
 _KIND: Final = "traceloop.span.kind"
@@ -68,7 +68,7 @@ def read(raw: RawSpan) -> Content | None:
     agent = label(attributes.get(_AGENT))
     if kind == "agent":
         agent = agent or label(attributes.get(_ENTITY)) or label(attributes.get(_WORKFLOW))
-    session = next((found for key in _SESSIONS if (found := label(attributes.get(key)))), None)
+    session = first_label(attributes, _SESSIONS)
     content = Content(kind, agent, session)
     if kind == "llm":
         _llm(raw, content)

@@ -77,10 +77,20 @@ class RawLog(msgspec.Struct, frozen=True, gc=False):
 
 def label(value: Value) -> str | None:
     """A name or id within `NAME_LIMIT`; None when the value names nothing."""
+    if value is None:
+        return None
     if value.__class__ is str and 0 < len(value) <= NAME_LIMIT and not value.isspace():
         return value
     text = text_of(value)
     return text and name(text)
+
+
+def first_label(attributes: Mapping[str, Value], keys: Iterable[str]) -> str | None:
+    """The first of these attributes that names something."""
+    for key in keys:
+        if key in attributes and (found := label(attributes[key])):
+            return found
+    return None
 
 
 def text_of(value: Value) -> str | None:

@@ -16,7 +16,7 @@ from monitor.semconv.content import redacted, shown
 from monitor.semconv.dialect import Content
 from monitor.semconv.messages import read as read_message
 from monitor.semconv.messages import split
-from monitor.semconv.raw import RawSpan, Value, label
+from monitor.semconv.raw import RawSpan, Value, first_label, label
 from monitor.semconv.trim import JsonHistory, trim
 from monitor.semconv.wrapped import Raw
 
@@ -64,7 +64,7 @@ def read(raw: RawSpan) -> Content | None:
     if not isinstance(operation, str):
         return None
     agent = label(attributes.get(_FUNCTION))
-    session = next((found for key in _SESSIONS if (found := label(attributes.get(key)))), None)
+    session = first_label(attributes, _SESSIONS)
     if operation == "ai.toolCall":
         content = Content("tool", agent, session)
         content.tool = label(attributes.get(_TOOL)) or "unknown"
