@@ -6,6 +6,7 @@ bytes received.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,9 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from monitor.model import Observed, Span
+from monitor.contract import PolicySet
+from monitor.engine import Engine
+from monitor.memory import MemoryPolicySets, MemoryPublisher, MemoryStore
+from monitor.model import Observed, Record, Span
 from monitor.semconv import RawEvent, RawLog, RawSpan, normalise
 from monitor.semconv.logs import normalise_logs
+from tests.traces import contract
 
 TRACE = "ab" * 16
 TURNS = 200
@@ -104,3 +109,47 @@ def test_journal_bytes_grow_with_what_is_new(write: Callable[[int], Span]) -> No
     assert last.omitted is not None
     assert [message.role for message in last.inputs] == ["system", "user", "assistant", "tool"]
     assert last.inputs[-1].results[0].result == f"198 {RESULT}"
+
+
+def _run(turns: int, order: str) -> Iterator[Span]:
+    """A run of which log records tell the messages, under an agent that ends last."""
+    root = "f" * 16
+    for turn in range(turns):
+        model, tool = (f"{2 * turn + n:016x}" for n in (1, 2))
+        asked = list(history(turn + 1))[-2]
+        told = [(f"gen_ai.{message['role']}.message", message) for message in history(turn)]
+        told.append(("gen_ai.choice", {"index": 0, "message": asked}))
+        log = next(normalise_logs(RawLog(TRACE, model, name, 10 * turn + 2, m) for name, m in told))
+        chat = {"gen_ai.operation.name": "chat"}
+        llm = _span(model, root, 10 * turn, 10 * turn + 3, chat)
+        executed = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": "count",
+            "gen_ai.tool.call.id": f"c{turn}",
+            "gen_ai.tool.call.arguments": json.dumps({"n": turn}),
+            "gen_ai.tool.call.result": f"{turn} {RESULT}",
+        }
+        ran = _span(tool, root, 10 * turn + 4, 10 * turn + 5, executed)
+        yield from {"before": (log, llm, ran), "after": (llm, log, ran), "late": (llm, ran, log)}[
+            order
+        ]
+    yield _span(root, None, 0, 10 * turns, {"gen_ai.operation.name": "invoke_agent"})
+
+
+def _span(span_id: str, parent: str | None, start: int, end: int, told: dict[str, Any]) -> Span:
+    return normalise(RawSpan(TRACE, span_id, parent=parent, start=start, end=end, attributes=told))
+
+
+@pytest.mark.parametrize("order", ["before", "after", "late"])
+def test_a_run_told_by_log_records_is_not_derived_for_each(order: str) -> None:
+    policy_set = PolicySet([contract("path", expected_trajectory=["count"], grounding="off")])
+    store, publisher = MemoryStore(), MemoryPublisher()
+    engine = Engine(store, publisher, MemoryPolicySets(policy_set))
+    for n, found in enumerate(_run(TURNS, order)):
+        record = Record(n, n, policy_set.digest, (Observed(found),))
+        asyncio.run(engine.apply(0, [record], epoch=1))
+    assert engine.counters.derived <= 4
+    assert store.content_loads <= 4
+    prefix = asyncio.run(engine.prefix(0, TRACE))
+    assert [call.call_id for call in prefix.calls] == [f"c{n}" for n in range(TURNS)]
+    assert all(call.requested and call.executed for call in prefix.calls)
