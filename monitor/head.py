@@ -164,9 +164,10 @@ def new_head(trajectory: str, bench: Bench, time: int) -> Head:
     return Head(trajectory, bench.policy_set.digest, time, time, standings=standings)
 
 
-_TOLD: Final = (
+NOT_DERIVED: Final = (
     *("last", "offset", "chain", "bytes", "derived", "closed", "limit", "late", "lost"),
-    *("history_lost", "unknown", "conflicts", "ignored", "reads", "steps_asked", "outsider"),
+    *("history_lost", "unknown", "conflicts", "ignored", "reads", "steps_asked", "told"),
+    "outsider",
 )
 """What does not follow from the spans: how they came, what else came, what was published."""
 _PUBLISHED: Final = ("revision", "raised", "open", "said")
@@ -174,7 +175,7 @@ _PUBLISHED: Final = ("revision", "raised", "open", "said")
 
 def carry(head: Head, other: Head) -> None:
     """Gives another state of the same trajectory what its spans do not tell."""
-    for name in _TOLD:
+    for name in NOT_DERIVED:
         setattr(other, name, getattr(head, name))
     for one, two in zip(head.standings, other.standings, strict=True):
         for name in _PUBLISHED:

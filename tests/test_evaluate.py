@@ -367,13 +367,13 @@ async def _overtaken(world: World, *, revoked: bool) -> frozenset[int]:
     records = world.write(*run_of(A, "purge"))
     publish = world.published.publish
 
-    async def meanwhile(events):
+    async def meanwhile(events, requests=()):
         world.published.publish = publish
         if revoked:
             world.worker.revoke()
         more = world.write(tool(B))
         await world.another().handle([*records, *more])
-        await publish(events)
+        await publish(events, requests)
 
     world.published.publish = meanwhile
     return await world.deliver(*records)

@@ -16,7 +16,7 @@ from monitor.bench import Bench
 from monitor.contract import PolicySet
 from monitor.engine import Engine
 from monitor.extend import extend
-from monitor.head import decode_head, encode_head, new_head, revive
+from monitor.head import NOT_DERIVED, Head, carry, decode_head, encode_head, new_head, revive
 from monitor.index import RECENT, names
 from monitor.label import Label, Violation, encode
 from monitor.memory import Crash, Fuse, MemoryPolicySets, MemoryPublisher, MemoryStore
@@ -433,3 +433,23 @@ def test_what_logs_tell_extends_as_if_derived_anew(trace: Trace, data: Any) -> N
         for one, two in zip(head.standings, fresh.standings, strict=True):
             two.grounding = one.grounding
         assert msgspec.to_builtins(head) == msgspec.to_builtins(decode_head(encode_head(fresh)))
+
+
+@given(runs(plain=True))
+@settings(max_examples=5, deadline=None)
+def test_every_part_of_the_head_follows_from_the_spans_or_is_carried(trace: Trace) -> None:
+    """A field that is neither would be lost where an earlier state is extended again."""
+    head = new_head(TRACE, BENCH, 0)
+    kept = {"trajectory", "policy_set", "first", "standings", "print", *NOT_DERIVED}
+    derived = set(Head.__struct_fields__) - kept
+    for name in derived:
+        setattr(head, name, ...)
+    spans = {span.span_id: span for span in trace.spans}
+    digests = {i: span_digest(msgspec.msgpack.encode(span)) for i, span in spans.items()}
+    rebuild(head, spans, digests, BENCH)
+    assert not {name for name in derived if getattr(head, name) is ...}
+    carried = new_head(TRACE, BENCH, 0)
+    for name in NOT_DERIVED:
+        setattr(head, name, ...)
+    carry(head, carried)
+    assert all(getattr(carried, name) is ... for name in NOT_DERIVED)
