@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-FOLD_VERSION: Final = 1
+FOLD_VERSION: Final = 2
 """Version of the judgement. Raised when the same arrivals would give other events."""
 
 SpanKind = Literal["agent", "llm", "tool", "other", "log"]

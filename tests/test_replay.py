@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from monitor.label import encode
+from monitor.model import FOLD_VERSION
 from streams import cli
 from streams.events import Message, read, time_text
 from streams.refold import Extent, extents
@@ -193,7 +194,7 @@ def test_what_is_no_event_is_told_and_passed_over(site, journal, capsys):
 def test_another_version_of_the_fold_is_said_and_not_held_against_it(site, journal, capsys):
     messages = [
         msgspec.structs.replace(
-            m, value=m.value.replace(b'"fold_version":1', b'"fold_version":0')
+            m, value=m.value.replace(b'"fold_version":%d' % FOLD_VERSION, b'"fold_version":0')
         ) if m.key == A.encode() else m
         for m in site.messages(journal.events())
     ]  # fmt: skip
