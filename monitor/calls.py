@@ -329,6 +329,8 @@ def quoted_results(calls: list[LogicalCall], turns: list[Turn], *, resumed: bool
                 elif call_id not in by_id:
                     if (alias := _alias(request, calls, taken, here)) is not None:
                         by_id[call_id] = [alias]
+                        if alias.call_id is None:
+                            alias.call_id = call_id  # only its span told of it, without an id
                         taken.add(alias.call_id)
                         context.aliases.append(call_id)
                         continue
@@ -357,12 +359,12 @@ def quoted_results(calls: list[LogicalCall], turns: list[Turn], *, resumed: bool
 def _alias(
     request: RequestedCall, calls: list[LogicalCall], taken: set[str | None], here: Position
 ) -> LogicalCall | None:
-    """The earliest requested call that a history quotes under another id."""
+    """The earliest call that a history quotes under another id: it was requested under one of its
+    own, or its spans tell none."""
     found = [
         call
         for call in calls
-        if call.requested
-        and call.call_id not in taken
+        if (call.call_id not in taken if call.requested else call.call_id is None and call.executed)
         and call.tool == request.tool
         and call.position < here
         and _same(call.arguments, request.arguments)
