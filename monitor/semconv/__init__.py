@@ -8,7 +8,8 @@ way of writing spans, add a module with what `dialect.Dialect` asks for to
 raw.py       what a transport hands over
 dialect.py   what a dialect gives
 genai.py     OpenTelemetry GenAI conventions, and what frameworks add to them
-openinference.py, openllmetry.py, langsmith.py, langfuse.py, vercel.py, claude_code.py, mcp.py
+openinference.py, openllmetry.py, langsmith.py, langfuse.py, logfire.py, vercel.py,
+claude_code.py, mcp.py
 events.py    messages told by events; logs.py  by log records
 payload.py   a run's whole input or output; flat.py  messages flattened into attributes
 messages.py  messages as JSON text; decode.py  one of them; chat.py  as most have them;
@@ -30,6 +31,7 @@ from monitor.semconv import (
     genai,
     langfuse,
     langsmith,
+    logfire,
     mcp,
     openinference,
     openllmetry,
@@ -74,6 +76,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     openinference,
     langsmith,
     claude_code,
+    logfire,
     genai,
     vercel,
     langfuse,

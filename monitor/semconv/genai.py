@@ -25,7 +25,7 @@ from monitor.semconv.events import CHOICE, Told, details, of_attribute, of_span
 from monitor.semconv.limits import name
 from monitor.semconv.raw import RawSpan, Value, label
 from monitor.semconv.trim import JsonHistory, trim
-from monitor.semconv.wrapped import Fields, fields, items, string
+from monitor.semconv.wrapped import Fields, fields, items, string, within
 
 OPERATION: Final = "gen_ai.operation.name"
 CONVERSATION: Final = "gen_ai.conversation.id"
@@ -56,6 +56,7 @@ _ARGUMENTS: Final = (ARGUMENTS, "gcp.vertex.agent.tool_call_args", "tool_argumen
 _RESULTS: Final = (RESULT, "gcp.vertex.agent.tool_response", "tool_response")
 _STATUS: Final = "gen_ai.tool.status"
 _ADK: Final = "gcp.vertex.agent"
+_ADK_EVENT: Final = "gcp.vertex.agent.event_id"
 _ADK_RUN: Final = re.compile(r"agent_run \[(.+)\]")
 _PYDANTIC: Final = "pydantic-ai"
 _LLM_REQUEST: Final = "gcp.vertex.agent.llm_request"
@@ -83,6 +84,7 @@ KEYS: frozenset[str] = frozenset(
         _STATUS,
         _LLM_REQUEST,
         _LLM_RESPONSE,
+        _ADK_EVENT,
         _MCP,
         *_AGENTS,
         *_CONVERSATIONS,
@@ -224,6 +226,8 @@ def _llm(raw: RawSpan, content: Content) -> None:
     )
     if unseen or why:
         content.miss("input", unseen or why)
+    if raw.scope == _ADK or _ADK_EVENT in attributes:
+        content.inputs = tuple(map(_given, content.inputs))
     if OUTPUT in attributes or told is None or not told.outputs:
         _outputs(raw, content, OUTPUT)
     else:
@@ -233,6 +237,17 @@ def _llm(raw: RawSpan, content: Content) -> None:
         _dropped(content, "output", content.outputs or None)
     if not content.outputs:
         content.miss("output", "content_hidden")
+
+
+def _given(message: Message) -> Message:
+    """A message without what Google ADK puts around results that are no objects."""
+    if not message.results:
+        return message
+    given = [
+        msgspec.structs.replace(returned, result=within(returned.result, "result"))
+        for returned in message.results
+    ]
+    return msgspec.structs.replace(message, results=tuple(given))
 
 
 def _told(raw: RawSpan) -> Told:

@@ -21,7 +21,7 @@ from monitor.semconv.flat import FlatHistory, Tree, listed
 from monitor.semconv.limits import name
 from monitor.semconv.literal import as_json
 from monitor.semconv.messages import Read
-from monitor.semconv.raw import RawSpan, label
+from monitor.semconv.raw import RawSpan, Value, label
 from monitor.semconv.trim import JsonHistory, trim
 from monitor.semconv.wrapped import Raw, fields, string
 
@@ -51,7 +51,16 @@ _SMOLAGENTS: Final = "openinference.instrumentation.smolagents"
 _TASK: Final = "New task:\n"
 _CALLING: Final = "Calling tools:\n"
 _FINAL: Final = "final_answer"
+_INTERPRETER: Final = "python_interpreter"
+_GIVEN: Final = re.compile(
+    r"""(?mx) ^[ \t]*+ final_answer\(\s*+ (?:answer\s*+=\s*+)?+
+      ('(?:[^'\\\n]++|\\.)*+' | "(?:[^"\\\n]++|\\.)*+")
+      \s*+\)\s*+ (?:</code>|```|\Z)"""
+)
 _FUNCTION: Final = "function_call_name"
+_FUNCTION_RESPONSE: Final = {"id", "name", "response", "will_continue", "scheduling", "parts"}
+_LOOK: Final = 400
+"""Characters in which the keys around a tool's response stand."""
 
 
 def read(raw: RawSpan) -> Content | None:
@@ -99,11 +108,25 @@ def _tool(raw: RawSpan, content: Content) -> Content:
         return Content(kind="other")
     content.call_id = label(attributes.get(_CALL_ID)) or label(attributes.get(_TOOL_CALL_ID))
     content.take_arguments(attributes.get(_INPUT), raw.cut.get(_INPUT))
-    content.take_result(attributes.get(_OUTPUT), raw.cut.get(_OUTPUT))
+    response = _response(attributes.get(_OUTPUT), content.tool)
+    if response is not None:
+        content.take_result(response, only="result")
+    else:
+        content.take_result(attributes.get(_OUTPUT), raw.cut.get(_OUTPUT))
     if raw.dropped:
         content.miss("arguments", None if _INPUT in attributes else "attributes_dropped")
         content.miss("result", None if _OUTPUT in attributes else "attributes_dropped")
     return content
+
+
+def _response(value: Value, tool: str) -> str | None:
+    """What a tool gave, out of the part of Gemini's API that Google ADK makes of it."""
+    if not isinstance(value, str) or '"response"' not in value[:_LOOK]:
+        return None
+    found = fields(value.encode("utf-8", "replace"))
+    if found is None or not found.keys() <= _FUNCTION_RESPONSE or string(found.get("name")) != tool:
+        return None
+    return bytes(found["response"]).decode() if "response" in found else None
 
 
 def _llm(raw: RawSpan, content: Content) -> None:
@@ -188,9 +211,22 @@ def _smol(tree: Tree) -> Tree:
         case "tool-call":
             called = as_json(content.partition(_CALLING)[2])
             if called is not None and called.startswith("["):
-                return {"role": "assistant", "tool_calls": parsed(called)}
+                calls = parsed(called)
+                if all(map(_is_code, calls)):
+                    return {"role": "assistant"}  # said before, as text
+                return {"role": "assistant", "tool_calls": calls}
             return {"role": "assistant", "content": content}
     return message
+
+
+def _is_code(call: Any) -> bool:
+    """Whether a call is how an agent that acts in code tells that its code was run."""
+    function = call.get("function") if isinstance(call, dict) else None
+    return (
+        isinstance(function, dict)
+        and function.get("name") == _INTERPRETER
+        and isinstance(function.get("arguments"), str)
+    )
 
 
 def parsed(text: str) -> list[Any]:
@@ -203,6 +239,9 @@ def parsed(text: str) -> list[Any]:
 def _answered(found: Read) -> Read:
     """A call of `final_answer` is the answer that it gives."""
     message, why = found
+    coded = _coded(message.text) if message.text is not None and not message.calls else None
+    if coded is not None:
+        return Message("assistant", coded), why
     if [call.tool for call in message.calls] != [_FINAL]:
         return found
     given = fields((message.calls[0].arguments or "").encode())
@@ -211,6 +250,13 @@ def _answered(found: Read) -> Read:
     text = string(given["answer"])
     text, more = plain(bytes(given["answer"]).decode() if text is None else text)
     return Message("assistant", text), why or more
+
+
+def _coded(text: str) -> str | None:
+    """The answer of an agent that acts in code, where its code ends with giving a literal."""
+    ends = [*_GIVEN.finditer(text)]
+    found = as_json(f"[{ends[-1][1]}]") if ends else None
+    return None if found is None else string(Raw(found[1:-1].encode()))
 
 
 def _agent(raw: RawSpan, content: Content) -> None:
