@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +23,7 @@ from monitor.memory import MemoryPolicySets, MemoryPublisher, MemoryStore
 from monitor.model import Observed, Record, Span
 from monitor.semconv import RawEvent, RawLog, RawSpan, normalise
 from monitor.semconv.logs import normalise_logs
+from tests.services import ROOT
 from tests.traces import contract
 
 TRACE = "ab" * 16
@@ -153,3 +157,20 @@ def test_a_run_told_by_log_records_is_not_derived_for_each(order: str) -> None:
     prefix = asyncio.run(engine.prefix(0, TRACE))
     assert [call.call_id for call in prefix.calls] == [f"c{n}" for n in range(TURNS)]
     assert all(call.requested and call.executed for call in prefix.calls)
+
+
+@pytest.mark.parametrize("write", ["flattened", "attributes", "ai_sdk", "events", "records"])
+def test_a_span_is_the_same_bytes_in_every_process(write: str) -> None:
+    """What is left out is named by a digest, which may rest on no order of a set."""
+    code = (
+        "import msgspec, tests.test_linear_history as t;"
+        f"print(msgspec.msgpack.encode(t.{write}(50)).hex())"
+    )
+    written = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True,
+        ).stdout
+        for seed in ("0", "1", "2")
+    }  # fmt: skip
+    assert len(written) == 1
