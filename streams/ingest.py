@@ -64,6 +64,7 @@ class Ingest:
         """Puts a message's arrivals into the packer; gives its dead letters."""
         letters = []
         records: list[RawLog] = []
+        read = 0
         topic = message.topic or self._spans
         origin = f"{topic}:{message.partition}:{message.offset}"
         decode = otlp.decode_logs if topic == self._logs else otlp.decode
@@ -81,17 +82,22 @@ class Ingest:
             elif isinstance(found, RawLog):
                 records.append(found)
             else:
-                letters += self._pack(normalise(found), place, source, packer)
+                refused = self._pack(normalise(found), place, source, packer)
+                letters += refused
+                read += not refused
         for span in normalise_logs(records):
             place += 1
-            letters += self._pack(span, place, f"{origin}:{place}", packer)
+            refused = self._pack(span, place, f"{origin}:{place}", packer)
+            letters += refused
+            read += not refused
+        if read:
+            metrics.count("spans_read", read)
         return letters
 
     def _pack(self, span: Span, place: int, source: str, packer: Packer) -> list[Message]:
         bad = packer.add(Observed(span), place, source)
         if bad is None:
             self._dead.good()
-            metrics.count("spans_read")
             return []
         metrics.count("lost_arrivals", reason="arrival_too_large")
         return [self._dead.letter(bad.reason, source, bad.raw, bad.trajectory)]
