@@ -50,24 +50,31 @@ _ALL_OPEN: Final = 1_000_000
 _EVER: Final = 2**53
 CLOSE_EVERY: Final = 0.5
 """Seconds between two looks at what has fallen due."""
+_COMPARE: Final = 1.0
+"""Seconds after which the log is compared again before it is folded on,"""
+_COMPARE_IDLE: Final = 5.0
+"""and when nothing comes: a log made anew that has grown to where the old one ended looks the same."""
 
 
 class Taken(msgspec.Struct):
     """A partition that this worker owns and has compared with the log.
 
-    `folded` is the last offset in the state, -1 for none; `written` the last one of a close that
-    was written here: before it is read back, no other is due.
+    `folded` is the last offset in the state, -1 for none, `time` that record's timestamp; `written`
+    the last offset of a close that was written here: before it is read back, no other is due.
     """
 
     epoch: int
     folded: int
     written: int = -1
+    time: int | None = None
+    compared: float = 0.0
+    """When it was last seen that the log still holds that record."""
 
 
 class Evaluate:
     """Handles batches of journal records and writes closes. Times are seconds.
 
-    `clock` gives Unix seconds and is asked only when closes fall due.
+    `clock` gives Unix seconds and says when closes fall due, nothing else of what is published.
     """
 
     def __init__(
@@ -116,7 +123,9 @@ class Evaluate:
         mark = await self._store.watermark(partition)
         committed = await self._log.committed(partition)
         start = await self._log.start(partition)
-        taken = Taken(0, -1) if mark is None else Taken(mark.epoch, mark.offset)
+        taken = Taken(0, -1)
+        if mark is not None:
+            taken = Taken(mark.epoch, mark.offset, time=mark.timestamp)
         found: Found = "agrees"
         if mark is None:
             found = "new"
@@ -141,6 +150,22 @@ class Evaluate:
             metrics.put("epoch", max(one.epoch for one in self._taken.values()))
         return taken
 
+    async def _current(self, partition: int, every: float) -> Taken:
+        """The partition as it was taken, which is done anew when its log was made anew since."""
+        taken = await self._take(partition)
+        now = self._clock()
+        if now - taken.compared < every:
+            return taken
+        if taken.time is not None and await self._log.lacks(partition, taken.time):
+            found = await self._log.at(partition, taken.folded)
+            gone = found.timestamp != taken.time if isinstance(found, Raw) else found == "beyond"
+            if gone and self._taken.pop(partition, None) is not None:
+                taken = await self._take(partition)
+                end = (await self._log.ends([partition])).get(partition, 0)
+                await self._catch_up(partition, taken, taken.folded + 1, end, silent=False)
+        taken.compared = now
+        return taken
+
     async def _compare(self, partition: int, taken: Taken, mark: Watermark, start: int) -> Found:
         found = await self._log.at(partition, mark.offset)
         if isinstance(found, Raw):
@@ -159,11 +184,11 @@ class Evaluate:
             await self._tell_history_lost(
                 partition, start, await self._store.due(partition, _EVER, _ALL_OPEN)
             )
-            taken.epoch, taken.folded = mark.epoch + 1, start - 1
+            taken.epoch, taken.folded, taken.time = mark.epoch + 1, start - 1, None
             return "retention"
         log.error("partition %d has a new log (%s): its state is forgotten", partition, why)
         await self._store.reset(partition)
-        taken.epoch, taken.folded = mark.epoch + 1, start - 1
+        taken.epoch, taken.folded, taken.time = mark.epoch + 1, start - 1, None
         return "new_log"
 
     async def _tell_history_lost(
@@ -269,7 +294,7 @@ class Evaluate:
         if lock is None:
             return False
         async with lock:
-            taken = await self._take(partition)
+            taken = await self._current(partition, _COMPARE)
             # Faust may hand over records of before a rebalance, and leave out what lies between.
             for _, run in groupby(enumerate(records), lambda pair: pair[1].offset - pair[0]):
                 found = [raw for _, raw in run]
@@ -303,7 +328,8 @@ class Evaluate:
             finally:
                 metrics.fold(self._engine.counters)
                 self._engine.counters.clear()
-            taken.folded = max(taken.folded, records[-1].offset)
+            if records[-1].offset >= taken.folded:
+                taken.folded, taken.time = records[-1].offset, records[-1].timestamp
 
     # -- closes ------------------------------------------------------------------------------
 
@@ -320,7 +346,7 @@ class Evaluate:
                 continue  # gone, or being folded and so not read to its end
             async with lock:
                 try:
-                    taken = await self._take(partition)
+                    taken = await self._current(partition, _COMPARE_IDLE)
                 except Fenced:
                     if partition in self._assigned:
                         raise

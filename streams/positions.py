@@ -46,6 +46,10 @@ class Positions:
             if at is None:
                 at = await self._begin(place)
             for raw in found:
+                if raw.offset < at and await self._is_anew(place, at):
+                    at = raw.offset
+                    self._handled.pop(place, None)
+                    self._next.pop(place, None)
                 if raw.offset > at:
                     if rest:  # what comes before it in the partition
                         yield rest
@@ -63,8 +67,13 @@ class Positions:
     async def _begin(self, place: Place) -> int:
         log = self._logs[place[0]]
         committed = await log.committed(place[1])
-        at = await log.start(place[1]) if committed is None else committed
-        return self._next.setdefault(place, at)
+        if committed is None or await self._is_anew(place, committed):
+            committed = await log.start(place[1])
+        return self._next.setdefault(place, committed)
+
+    async def _is_anew(self, place: Place, at: int) -> bool:
+        """The log ends before what was handled: it is another one."""
+        return at > 0 and await self._logs[place[0]].at(place[1], at - 1) == "beyond"
 
     def done(self, records: Iterable[Raw]) -> None:
         """These are handled, after all that `parts` gave before."""

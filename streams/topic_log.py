@@ -112,6 +112,17 @@ class TopicLog:
         found = (await patiently("Kafka: offset by time", ask, FAILURES))[place]
         return None if found is None or found.timestamp < 0 else int(found.offset)
 
+    async def lacks(self, partition: int, timestamp: int) -> bool:
+        """Whether all records are of another time (ms) than this one, all that follow it later: it
+        was removed, or the log is another one. One request, unlike `at`."""
+        place = TopicPartition(self._topic, partition)
+
+        async def ask() -> Any:
+            return await self._ends.offsets_for_times({place: timestamp})
+
+        found = (await patiently("Kafka: offset by time", ask, FAILURES))[place]
+        return found is None or found.timestamp < 0 or found.timestamp > timestamp
+
     async def at(self, partition: int, offset: int) -> Raw | Literal["before", "beyond"]:
         """The record at an offset, or on which side of the log the offset lies."""
         async with aclosing(self.read(partition, offset, offset + 1)) as reading:

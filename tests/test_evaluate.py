@@ -76,6 +76,9 @@ class Log:
         found = self.records[partition]
         return next((r.offset for r in found if r.timestamp >= timestamp), None)
 
+    async def lacks(self, partition, timestamp):
+        return all(r.timestamp > timestamp for r in self.records[partition])
+
     async def at(self, partition, offset):
         if offset < self.starts[partition]:
             return "before"
@@ -485,6 +488,28 @@ def test_a_log_that_was_made_again_starts_a_new_epoch(world, run, length, caplog
         assert "has a new log" in caplog.text
         assert ("violated" in [verdict for verdict, _ in world.labels(B)]) is bool(length)
         assert list(await world.store.due(1, 2**50, 9)) == ([B] if length else [])
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 5])
+def test_a_log_made_again_under_a_living_worker_is_noticed_however_long_it_is(world, run, length):
+    """Its consumer goes on at the old position, which the new log may have reached or passed."""
+
+    async def scenario():
+        for _ in range(2):
+            await world.deliver(*world.write(tool(A)))
+        world.log.recreate(1)
+        world.log.now += 2_000
+        for arrival in [*run_of(B, "purge"), tool(B), tool(B)][:length]:
+            world.write(arrival)
+        await world.deliver(*world.log.records[1][2:])
+        world.log.now += 6_000
+        await world.worker.close_due()
+        mark = await world.store.watermark(1)
+        assert mark.epoch == (1 if length else 0)
+        assert mark.offset >= (length - 1 if length else 1)
+        assert ("violated" in [verdict for verdict, _ in world.labels(B)]) is bool(length)
 
     run(scenario())
 

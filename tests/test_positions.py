@@ -28,6 +28,11 @@ class Log:
     async def start(self, partition):
         return self.offsets[0] if self.offsets else 0
 
+    async def at(self, partition, offset):
+        if not self.offsets or offset > self.offsets[-1]:
+            return "beyond"
+        return raw(next(o for o in self.offsets if o >= offset))
+
     async def read(self, partition, first, stop):
         found = [raw(o) for o in self.offsets if first <= o < stop]
         for n in range(0, len(found), 2):
@@ -84,6 +89,18 @@ def test_partitions_and_topics_have_positions_of_their_own():
     assert positions.handled((TOPIC, 0)) == 1
     assert positions.handled(("again", 0)) == 4
     assert positions.handled(("again", 1)) is None
+
+
+def test_a_log_made_anew_is_read_from_its_start():
+    log = Log(range(10), committed=0)
+    positions = Positions({TOPIC: log})
+    assert handle(positions, *range(10)) == list(range(10))
+    log.offsets = [0, 1, 2]
+    assert handle(positions, 0, 1) == [0, 1]
+    assert positions.handled((TOPIC, 0)) == 2
+    positions.forget()
+    log.commit = 10  # of the old one
+    assert handle(positions, 2) == [0, 1, 2]
 
 
 def test_after_a_rebalance_the_group_s_commit_counts():
