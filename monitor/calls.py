@@ -329,7 +329,7 @@ def quoted_results(calls: list[LogicalCall], turns: list[Turn], *, resumed: bool
                 elif call_id not in by_id:
                     if (alias := _alias(request, calls, taken, here)) is not None:
                         by_id[call_id] = [alias]
-                        if alias.call_id is None:
+                        if not alias.requested:
                             alias.call_id = call_id  # only its span told of it, without an id
                         taken.add(alias.call_id)
                         context.aliases.append(call_id)

@@ -87,12 +87,11 @@ class Recent(msgspec.Struct):
         if found is None:
             return Recent(encode_head(head))
         begun, new = found
-        kept = Recent(encode_head(begun), {**self.fields, **new})
-        kept.written = self.written
-        kept.spans = {i: data for i, data in self.spans.items() if i not in first}
-        needed = {n for i in kept.spans for n in names(spans[i])} | kept.written.keys()
-        kept.fields = {n: kept.fields.get(n, b"") for n in needed}
-        return kept
+        fields = {**self.fields, **new}
+        written = {n: data for n, data in self.written.items() if fields.get(n, b"") != data}
+        kept = {i: data for i, data in self.spans.items() if i not in first}
+        needed = {n for i in kept for n in names(spans[i])} | written.keys()
+        return Recent(encode_head(begun), {n: fields.get(n, b"") for n in needed}, written, kept)
 
 
 _decode_span = msgspec.msgpack.Decoder(Span).decode
