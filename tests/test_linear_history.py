@@ -19,8 +19,10 @@ import pytest
 
 from monitor.contract import PolicySet
 from monitor.engine import Engine
+from monitor.index import RECENT
 from monitor.memory import MemoryPolicySets, MemoryPublisher, MemoryStore
-from monitor.model import Observed, Record, Span
+from monitor.model import Message, Observed, Record, RequestedCall, ReturnedResult, Span
+from monitor.prefix import derive
 from monitor.semconv import RawEvent, RawLog, RawSpan, normalise
 from monitor.semconv.logs import normalise_logs
 from tests.services import ROOT
@@ -174,3 +176,31 @@ def test_a_span_is_the_same_bytes_in_every_process(write: str) -> None:
         for seed in ("0", "1", "2")
     }  # fmt: skip
     assert len(written) == 1
+
+
+@pytest.mark.parametrize("order", ["before", "after", "late"])
+def test_what_is_kept_beside_a_run_does_not_grow_with_it(order: str) -> None:
+    policy_set = PolicySet([contract("path", expected_trajectory=["count"], grounding="off")])
+    store = MemoryStore()
+    engine = Engine(store, MemoryPublisher(), MemoryPolicySets(policy_set))
+    sizes = []
+    for n, found in enumerate(_run(TURNS, order)):
+        record = Record(n, n, policy_set.digest, (Observed(found),))
+        asyncio.run(engine.apply(0, [record], epoch=1))
+        sizes.append(len(store.entries[0][TRACE].fields.get(RECENT, b"")))
+    middle = len(sizes) // 2
+    assert 0 < max(sizes[middle:-1]) <= max(sizes[:middle])
+
+
+def test_a_request_without_an_id_keeps_none_whatever_a_history_calls_it() -> None:
+    """Else a tool span with that id would join it where it arrives last, and not where it came first."""
+    asked = RequestedCall("count", None, '{"n": 1}')
+    quoted = RequestedCall("count", "c1", '{"n": 1}')
+    told = (
+        Message("assistant", None, (quoted,)),
+        Message("tool", None, (), (ReturnedResult("c1"),)),
+    )
+    first = Span(TRACE, "1" * 16, "llm", end=1, outputs=(Message("assistant", None, (asked,)),))
+    second = Span(TRACE, "2" * 16, "llm", start=5, end=6, inputs=told)
+    (call,) = derive({span.span_id: span for span in (first, second)}).calls
+    assert call.call_id is None
