@@ -90,6 +90,9 @@ _COPIES: Final = 4
 """Batches that are held at once, at most: one in hand, one filling, two waiting."""
 _WITHIN: Final = 0.03
 """Seconds that a batch waits to fill."""
+_METADATA: Final = 15_000
+"""Milliseconds within which a consumer learns that a topic has come back: while it is being made anew
+the group is given none of its partitions."""
 _GRACE: Final = 20.0
 """Seconds for the last batch and commit after a signal."""
 _FAILED: Final = 1
@@ -134,6 +137,8 @@ def build(settings: Settings, role: Role, folder: str, largest: int) -> faust.Ap
         broker_max_poll_records=2 * most,
         consumer_max_fetch_size=min(largest, 1024**2),
         broker_max_poll_interval=600.0,
+        consumer_metadata_max_age_ms=_METADATA,
+        producer_metadata_max_age_ms=_METADATA,
         producer_acks=-1,
         producer_request_timeout=30.0,
     )
