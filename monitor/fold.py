@@ -15,7 +15,7 @@ from monitor.bench import Bench
 from monitor.evidence import fingerprint, ground
 from monitor.extend import extend
 from monitor.head import Head, decode_head, encode_head, revive
-from monitor.index import known
+from monitor.index import known, span_digest
 from monitor.label import Event
 from monitor.model import (
     HISTORY_LOST,
@@ -34,7 +34,7 @@ from monitor.prefix import Prefix
 from monitor.reading import Read
 from monitor.recent import begin
 from monitor.rge import rebuild
-from monitor.work import NeedContent, Work, span_digest
+from monitor.work import NeedContent, Work
 
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -18,9 +18,9 @@ import msgspec
 from monitor.bench import Bench
 from monitor.extend import append
 from monitor.head import Head, carry, decode_head, encode_head, revive
-from monitor.index import Fields, log_fields, names
+from monitor.index import Fields, log_fields, names, span_digest
 from monitor.logs import joined
-from monitor.model import Span, digest
+from monitor.model import Span
 
 WINDOW: Final = 16
 """Spans that are kept apart at most; then the older half becomes part of the state before them."""
@@ -62,7 +62,7 @@ class Recent(msgspec.Struct):
         if any(self.fields.get(n, fields.get(n)) for n in (f"s:{about}", f"l:{about}")):
             return None
         wider = self.add(span, data, fields, {})
-        found = _replay(self.head, wider.fields, wider.decoded(), bench)
+        found = _replay(self.head, wider.fields, wider.spans, bench)
         if found is None:
             return None
         later, new = found
@@ -70,19 +70,17 @@ class Recent(msgspec.Struct):
         later.spans = head.spans + 1
         return later, {name: self.fields[name] for name in self.written} | new
 
-    def decoded(self) -> dict[str, Span]:
-        return {span_id: _decode_span(data) for span_id, data in self.spans.items()}
-
     def trim(self, head: Head, bench: Bench) -> Recent:
         """The same with fewer spans apart, once there are too many."""
         if sum(map(len, self.spans.values())) > BYTES:
             return Recent(encode_head(head))
         if len(self.spans) <= WINDOW:
             return self
-        spans = self.decoded()
+        spans = {span_id: _decode_span(data) for span_id, data in self.spans.items()}
         order = sorted(joined(spans).values(), key=_when)
         old = {span.span_id for span in order[: len(order) // 2]}
-        first = {i: s for i, s in spans.items() if (s.parent if s.kind == "log" else i) in old}
+        early = {i for i, s in spans.items() if (s.parent if s.kind == "log" else i) in old}
+        first = {i: data for i, data in self.spans.items() if i in early}
         found = _replay(self.head, self.fields, first, bench)
         if found is None:
             return Recent(encode_head(head))
@@ -115,28 +113,24 @@ def _when(span: Span) -> Any:
 
 
 def _replay(
-    before: bytes, fields: Fields, spans: Mapping[str, Span], bench: Bench
+    before: bytes, fields: Fields, encoded: Mapping[str, bytes], bench: Bench
 ) -> tuple[Head, dict[str, bytes]] | None:
     """Extends a state by spans, in the order of their time, each with what records tell of it."""
     head = decode_head(before)
     revive(head, bench)
     overlay = dict(fields)
     new: dict[str, bytes] = {}
-    for span in sorted(joined(spans).values(), key=_when):
-        own = spans.get(span.span_id)
-        name = "" if own is None else digest(_encode_span(own), size=8)
+    spans = {span_id: _decode_span(data) for span_id, data in encoded.items()}
+    digests = {span_id: span_digest(data) for span_id, data in encoded.items()}
+    whole = joined(spans)
+    for span in sorted(whole.values(), key=_when):
         if overlay.get(f"l:{span.parent}") and not overlay.get(f"s:{span.parent}"):
             return None
-        more = append(head, span, name, overlay, bench)
+        more = append(head, span, digests.get(span.span_id, ""), overlay, bench)
         if more is None:
             return None
         overlay.update(more)
         new.update(more)
-    for span_id in new.keys() & {f"s:{span_id}" for span_id in joined(spans).keys() - spans.keys()}:
-        new[span_id] = b""  # it stands in for a span that is not known
-    logs = [span for span in spans.values() if span.kind == "log"]
-    digests = {log.span_id: digest(_encode_span(log), size=8) for log in logs}
-    return head, new | log_fields(logs, digests)
-
-
-_encode_span = msgspec.msgpack.Encoder().encode
+    for span_id in whole.keys() - spans.keys():
+        new[f"s:{span_id}"] = b""  # it stands in for a span that is not known
+    return head, new | log_fields((s for s in spans.values() if s.kind == "log"), digests)

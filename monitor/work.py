@@ -10,8 +10,8 @@ from monitor import recent
 from monitor.bench import Bench
 from monitor.counters import Counters
 from monitor.head import Head, decode_head, encode_head, new_head, revive
-from monitor.index import RECENT
-from monitor.model import Span, digest
+from monitor.index import RECENT, span_digest
+from monitor.model import Span
 from monitor.ports import Loaded, Saving
 from monitor.reading import ParseRequest
 from monitor.recent import Recent
@@ -123,7 +123,3 @@ class Work:
         if self.head is not None and not self.new_content:
             self._spans = None
             self._digests = {}
-
-
-def span_digest(data: bytes) -> str:
-    return digest(data, size=8)

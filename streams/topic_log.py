@@ -104,24 +104,24 @@ class TopicLog:
 
     async def since(self, partition: int, timestamp: int) -> int | None:
         """The first offset at or after a time (ms), or an earlier one; None when there is none."""
+        found = await self._by_time(partition, timestamp)
+        return None if found is None else int(found.offset)
+
+    async def lacks(self, partition: int, timestamp: int) -> bool:
+        """Whether all records are of another time (ms) than this one, all that follow it later: it
+        was removed, or the log is another one. One request, unlike `at`."""
+        found = await self._by_time(partition, timestamp)
+        return found is None or found.timestamp > timestamp
+
+    async def _by_time(self, partition: int, timestamp: int) -> Any:
+        """Offset and time of the first record at or after a time; None when there is none."""
         place = TopicPartition(self._topic, partition)
 
         async def ask() -> Any:
             return await self._ends.offsets_for_times({place: max(timestamp, 0)})
 
         found = (await patiently("Kafka: offset by time", ask, FAILURES))[place]
-        return None if found is None or found.timestamp < 0 else int(found.offset)
-
-    async def lacks(self, partition: int, timestamp: int) -> bool:
-        """Whether all records are of another time (ms) than this one, all that follow it later: it
-        was removed, or the log is another one. One request, unlike `at`."""
-        place = TopicPartition(self._topic, partition)
-
-        async def ask() -> Any:
-            return await self._ends.offsets_for_times({place: timestamp})
-
-        found = (await patiently("Kafka: offset by time", ask, FAILURES))[place]
-        return found is None or found.timestamp < 0 or found.timestamp > timestamp
+        return None if found is None or found.timestamp < 0 else found
 
     async def at(self, partition: int, offset: int) -> Raw | Literal["before", "beyond"]:
         """The record at an offset, or on which side of the log the offset lies."""

@@ -17,12 +17,11 @@ from monitor.contract import PolicySet
 from monitor.engine import Engine
 from monitor.extend import extend
 from monitor.head import NOT_DERIVED, Head, carry, decode_head, encode_head, new_head, revive
-from monitor.index import RECENT, names
+from monitor.index import RECENT, names, span_digest
 from monitor.label import Label, Violation, encode
 from monitor.memory import Crash, Fuse, MemoryPolicySets, MemoryPublisher, MemoryStore
 from monitor.model import Arrival, Close, Observed, Record, Span
 from monitor.rge import rebuild
-from monitor.work import span_digest
 from tests import oracle
 from tests.generate import Trace, runs
 from tests.traces import TRACE, Run, contract, raise_fold_error, tool
