@@ -73,7 +73,10 @@ class Positions:
 
     async def _is_anew(self, place: Place, at: int) -> bool:
         """The log ends before what was handled: it is another one."""
-        return at > 0 and await self._logs[place[0]].at(place[1], at - 1) == "beyond"
+        topic_log, partition = self._logs[place[0]], place[1]
+        if at <= (await topic_log.ends([partition])).get(partition, 0):
+            return False  # the usual case, for one request
+        return at > 0 and await topic_log.at(partition, at - 1) == "beyond"
 
     def done(self, records: Iterable[Raw]) -> None:
         """These are handled, after all that `parts` gave before."""

@@ -28,6 +28,9 @@ class Log:
     async def start(self, partition):
         return self.offsets[0] if self.offsets else 0
 
+    async def ends(self, partitions):
+        return dict.fromkeys(partitions, self.offsets[-1] + 1 if self.offsets else 0)
+
     async def at(self, partition, offset):
         if not self.offsets or offset > self.offsets[-1]:
             return "beyond"
