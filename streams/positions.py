@@ -46,7 +46,7 @@ class Positions:
             if at is None:
                 at = await self._begin(place)
             for raw in found:
-                if raw.offset < at and await self._is_anew(place, at):
+                if raw.offset < at and await self._logs[place[0]].ends_before(place[1], at):
                     at = raw.offset
                     self._handled.pop(place, None)
                     self._next.pop(place, None)
@@ -67,16 +67,9 @@ class Positions:
     async def _begin(self, place: Place) -> int:
         log = self._logs[place[0]]
         committed = await log.committed(place[1])
-        if committed is None or await self._is_anew(place, committed):
+        if committed is None or await log.ends_before(place[1], committed):
             committed = await log.start(place[1])
         return self._next.setdefault(place, committed)
-
-    async def _is_anew(self, place: Place, at: int) -> bool:
-        """The log ends before what was handled: it is another one."""
-        topic_log, partition = self._logs[place[0]], place[1]
-        if at <= (await topic_log.ends([partition])).get(partition, 0):
-            return False  # the usual case, for one request
-        return at > 0 and await topic_log.at(partition, at - 1) == "beyond"
 
     def done(self, records: Iterable[Raw]) -> None:
         """These are handled, after all that `parts` gave before."""

@@ -132,6 +132,13 @@ class TopicLog:
             return "before"
         return "beyond"
 
+    async def ends_before(self, partition: int, offset: int) -> bool:
+        """Whether the record before an offset lies beyond the log's end: a log that has been read up
+        to there was made anew. One request in the usual case, where it does not."""
+        if offset <= (await self.ends([partition])).get(partition, 0):
+            return False
+        return offset > 0 and await self.at(partition, offset - 1) == "beyond"
+
     async def read(
         self, partition: int, first: int, stop: int, *, most: int = 16
     ) -> AsyncGenerator[list[Raw], None]:

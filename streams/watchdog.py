@@ -153,7 +153,7 @@ class Watchdog:
         for place, count in behind.items():
             topic, partition = place
             read = self._next.get(place, 0)
-            if count < 0 < read and await self._logs[topic].at(partition, read - 1) == "beyond":
+            if count < 0 and await self._logs[topic].ends_before(partition, read):
                 raise StalledError(
                     f"partition {partition} of {topic} has a new log: it ends before {read}"
                 )

@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.positions import Positions
-from streams.topic_log import Raw
+from streams.topic_log import Raw, TopicLog
 
 TOPIC = "spans"
 
 
 class Log:
     """Offsets of one partition, some of them without a record, as transactions leave them."""
+
+    ends_before = TopicLog.ends_before
 
     def __init__(self, offsets, committed=None):
         self.offsets = sorted(offsets)

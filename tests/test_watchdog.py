@@ -5,11 +5,13 @@ import asyncio
 import pytest
 
 from streams import metrics
-from streams.topic_log import Raw
+from streams.topic_log import Raw, TopicLog
 from streams.watchdog import StalledError, Watchdog
 
 
 class Log:
+    ends_before = TopicLog.ends_before
+
     def __init__(self, end, read=None):
         self.end = end
         self.read = read

@@ -77,14 +77,21 @@ def test_a_lagging_worker_closes_nothing_that_is_still_alive(kafka, redis_server
 
 def test_a_hot_trajectory_is_judged_and_so_are_the_others(world):
     world.fleet(ingest=1, evaluate=2)
-    hot = run(1, 800, trace_id(0))  # in two messages: half of its spans come late
-    others = load(100)
-    world.send(Load([hot], _chunks(hot.spans)))
-    world.send(others)
+    hot = run(1, 800, trace_id(0))
+    calls, late, end = _chunks(hot.spans)
+    world.send(Load([hot], [calls]))
+    extended = "agenttrust_spans_extended_total"
+    world.wait(lambda: world.metric(extended) >= 399, "calls in order to extend the prefix")
+    world.send(Load([], [end]))
+    world.wait(lambda: "root" not in world.labels()[hot.trace].pending, "its root to be known")
+    derived = "agenttrust_prefixes_derived_total"
+    before = world.metric(derived)
+    world.send(Load([], [late]))
+    world.send(load(100))
     world.settle()
+    world.wait(lambda: world.metric(derived) >= before + 400, "calls that come late to derive it")
     world.check()
     assert world.labels()[hot.trace].steps == 802
-    assert world.metric("agenttrust_spans_extended_total") > 400
 
 
 def test_a_trace_of_100_000_spans_is_limited_and_the_others_are_judged(world):
