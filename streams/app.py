@@ -11,9 +11,10 @@ child process a role: two apps in one process would share one core and one fate.
 
 What each Faust setting below is for was found by killing workers under load:
 
-- `noack_take` with `CrashingSupervisor`: a batch is acknowledged only after its effects are
-  durable, and an exception ends the process instead of being logged and committed over. Whoever
-  supervises the process starts it again; it goes on where the commit left it.
+- batches that nobody else acknowledges (`streams.take`) with `CrashingSupervisor`: a batch is
+  acknowledged only after its effects are durable, and an exception ends the process instead of being
+  logged and committed over. Whoever supervises the process starts it again; it goes on where the
+  commit left it.
 - `concurrency=1`, and commits of our own counting: Faust's may lie ahead of what is handled (see
   `streams.positions`).
 - `stream_wait_empty=False`: waiting for unacknowledged messages at a rebalance hangs the group.
@@ -73,6 +74,7 @@ from streams.settings import Settings, variable
 from streams.spending import Budget
 from streams.store import FAILURES as STORE_FAILURES
 from streams.store import RedisStore, StoreCorrupt, StoreUnsafe
+from streams.take import batches
 from streams.topic_log import Raw, TopicLog
 from streams.watchdog import StalledError, Watchdog
 
@@ -88,8 +90,8 @@ _BATCH: Final = 1024**2
 """bytes of a batch, above which it is cut: a batch must take a fraction of a second."""
 _COPIES: Final = 4
 """Batches that are held at once, at most: one in hand, one filling, two waiting."""
-_WITHIN: Final = 0.03
-"""Seconds that a batch waits to fill."""
+_WITHIN: Final = 0.005
+"""Seconds that a batch waits for more after its first record."""
 _METADATA: Final = 15_000
 """Milliseconds within which a consumer learns that a topic has come back: while it is being made anew
 the group is given none of its partitions."""
@@ -211,20 +213,24 @@ class Worker:
         )
 
         async def agent(stream: Any) -> None:
-            async for batch in stream.noack_take(self._take, within=self._within):
-                async with contextlib.aclosing(self._parts(batch)) as parts:
-                    async for records in parts:
-                        async with self._busy:
-                            if self._stopping:
-                                break  # read again by whoever comes next
-                            with self._watchdog.batch({r.topic for r in records}):
-                                done = await self._handle(handle, records)
-                            self._done([r for r in records if done is None or r.partition in done])
-                for event in batch:
-                    event.ack()  # only so that Faust comes to ask what may be committed
+            async with contextlib.aclosing(batches(stream, self._take, self._within)) as taken:
+                async for batch in taken:
+                    await self._batch(handle, batch)
 
         name = f"{self.app.conf.id}-agent"
         self.app.agent(channel, name=name, concurrency=1)(agent)
+
+    async def _batch(self, handle: Handler, batch: Sequence[Any]) -> None:
+        async with contextlib.aclosing(self._parts(batch)) as parts:
+            async for records in parts:
+                async with self._busy:
+                    if self._stopping:
+                        break  # read again by whoever comes next
+                    with self._watchdog.batch({r.topic for r in records}):
+                        done = await self._handle(handle, records)
+                    self._done([r for r in records if done is None or r.partition in done])
+        for event in batch:
+            event.ack()  # only so that Faust comes to ask what may be committed
 
     async def _parts(self, batch: Sequence[Any]) -> AsyncGenerator[list[Raw], None]:
         raws = [_raw(event.message) for event in batch]
