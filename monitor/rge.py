@@ -54,7 +54,7 @@ def rebuild(
     head.steps = prefix.steps
     head.depth = prefix.depth
     head.output_unseen = sorted({turn.hidden for turn in prefix.turns if turn.hidden})
-    ends = [turn.place.position() for turn in prefix.turns]
+    ends = [turn.answered_at._replace(order=0) for turn in prefix.turns]
     ends += [at.position() for at in prefix.places.values() if at.kind == "agent"]
     ends += [call.position._replace(order=0) for call in prefix.calls]
     head.tail = max(ends, default=None)

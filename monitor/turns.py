@@ -8,11 +8,15 @@ agent span that shows messages stands in where no turn below it does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 
 from monitor.model import Message, Span, Unseen, digest
 from monitor.places import Place, Position, ancestors
+
+_BEHIND: Final = 2**63 - 1
+"""Start of a step that follows all others of its instant."""
 
 
 class Turn(msgspec.Struct, gc=False):
@@ -36,7 +40,10 @@ class Turn(msgspec.Struct, gc=False):
 
     @property
     def answered_at(self) -> Position:
-        """Where its text stands: after the calls that the same output tells of."""
+        """Where its text stands: after the calls that the same output tells of; an agent's output
+        is what its run ends with, so after all that began in it."""
+        if self.span.kind == "agent":
+            return Position(self.place.end, _BEHIND, self.span.span_id)
         calls = sum(len(message.calls) for message in self.span.outputs)
         return self.place.position(calls + 1 if calls else 0)
 

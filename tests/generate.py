@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from monitor.model import Message, RequestedCall, ReturnedResult, Span
 from tests.traces import ROOT, SECOND, TRACE, span_id
@@ -140,4 +141,17 @@ def runs(draw: st.DrawFn, *, plain: bool = False) -> Trace:
         Span(TRACE, ROOT, "agent", name="desk", agent="desk", start=0, end=tick() * SECOND,
              service="svc")
     )  # fmt: skip
+    if not plain and draw(st.integers(0, 5)) == 0:
+        # No model is seen: the agents show what they were asked and what they said.
+        trace.spans = [
+            replace(
+                span,
+                inputs=(Message("user", "please"),),
+                outputs=(Message("assistant", draw(st.sampled_from(TEXTS))),),
+            )
+            if span.kind == "agent"
+            else span
+            for span in trace.spans
+            if span.kind != "llm"
+        ]
     return trace

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from monitor.contract import Limits
-from monitor.model import HISTORY_LOST, Lost
-from tests.traces import TRACE, Run, contract, llm, other, root, says, span_id, tool
+from monitor.model import HISTORY_LOST, Lost, Message
+from tests.traces import (
+    SECOND,
+    TRACE,
+    Run,
+    contract,
+    llm,
+    other,
+    root,
+    says,
+    span_id,
+    tool,
+)
 
 
 def test_01_answer_before_its_tool_span_is_never_a_violation() -> None:
@@ -273,3 +284,26 @@ def test_a_claimed_action_of_which_only_history_tells_is_not_trusted() -> None:
     run.close()
     assert run.label.layers["grounding"] == "unassessed"
     assert run.label.coverage.reasons == ("missing_span",)
+
+
+def test_what_an_agent_says_stands_at_the_end_of_its_run() -> None:
+    """No model is seen: the agent's own span shows its answer, around the spans of its tools."""
+    said = {
+        "inputs": (Message("user", "How many?"),),
+        "outputs": (Message("assistant", "There are 42."),),
+    }
+    run = Run(contract(expected_trajectory=["a", "a"]))
+    assert says(run.feed(tool(1, "c1", "a", {"n": 42}))) == ["open prov"]
+    assert says(run.feed(tool(5, "c2", "a", {"n": 7}))) == []
+    assert says(run.feed(root(end=9 * SECOND, **said))) == ["trusted prov"]
+    assert run.label.steps == 4
+    assert says(run.feed(tool(2, "c3", "b"))) == ["+SEQUENCE_MISMATCH", "violated prov"]
+    assert says(run.close()) == ["violated final"]
+    assert run.label.coverage.reasons == ()
+
+    run = Run(contract())
+    run.feed(root(end=9 * SECOND, **said))
+    run.feed(tool(1, "c1", "a", {"n": 42}))
+    assert says(run.feed(tool(10, "c2", "a"))) == ["open prov"]  # after the answer
+    run.close()
+    assert run.label.coverage.reasons == ("no_answer_seen",)
