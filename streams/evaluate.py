@@ -48,6 +48,9 @@ Found = Literal["agrees", "new", "behind", "empty", "new_log", "retention"]
 """What a take-over found; see `streams.metrics`, `takeovers`."""
 _ALL_OPEN: Final = 1_000_000
 _EVER: Final = 2**53
+_SIDE_BY_SIDE: Final = 4
+"""Partitions that are folded at a time: enough to wait for the store and to fold by turns, and few
+enough that the first have their events out before the last begin."""
 CLOSE_EVERY: Final = 0.5
 """Seconds between two looks at what has fallen due."""
 _COMPARE: Final = 1.0
@@ -266,7 +269,8 @@ class Evaluate:
     async def handle(self, batch: Sequence[Raw]) -> frozenset[int]:
         """Folds a batch of several partitions; gives those whose records may be acknowledged.
 
-        Partitions go side by side; within one, records go in order of offset, each once.
+        Some partitions go side by side, those with least to fold first; within one, records go in
+        order of offset, each once.
         """
         parts: list[tuple[int, list[Raw]]] = []
         for partition, found in groupby(
@@ -274,8 +278,15 @@ class Evaluate:
         ):
             once = {raw.offset: raw for raw in found}
             parts.append((partition, list(once.values())))
+        parts.sort(key=lambda part: sum(len(raw.value or b"") for raw in part[1]))
+        few = asyncio.Semaphore(_SIDE_BY_SIDE)
+
+        async def one(partition: int, records: list[Raw]) -> bool:
+            async with few:
+                return await self._part(partition, records)
+
         outcomes = await asyncio.gather(
-            *(self._part(partition, records) for partition, records in parts),
+            *(one(*part) for part in parts),
             return_exceptions=True,  # the others finish first: a save is not torn
         )
         done = set()

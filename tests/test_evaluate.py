@@ -216,6 +216,17 @@ def test_partitions_of_one_batch_are_all_folded(world, run):
     run(scenario())
 
 
+def test_a_partition_with_much_to_fold_does_not_hold_up_one_with_little(world, run):
+    async def scenario():
+        large = trajectory(1, 0)
+        records = world.write(*(tool(large, number) for number in range(200)))
+        records += world.write(*run_of(trajectory(1, 1), "purge"))
+        assert await world.deliver(*records) == {0, 1}
+        assert world.published.events[0].trajectory == trajectory(1, 1)
+
+    run(scenario())
+
+
 def test_records_that_come_twice_or_out_of_order_are_folded_once(world, run):
     async def scenario():
         records = [r for arrival in run_of(A, "purge") for r in world.write(arrival)]
