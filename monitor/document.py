@@ -75,6 +75,8 @@ def field(path: Route) -> str:
 def load(path: Path, limit: int) -> bytes:
     """Bytes of a file of at most `limit`. Raises InputError, also for files that are none."""
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise InputError(str(path), "is no file")  # a pipe would be waited for without end
         with path.open("rb") as file:
             data = file.read(limit + 1)
             if len(data) > limit:

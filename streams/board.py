@@ -26,7 +26,9 @@ _LINES: Final = 6
 _CODES: Final = 10
 """Codes and coverage reasons shown of one label."""
 _WIDE: Final = 110
-"""Columns of a terminal that has room for the names of the runs."""
+"""Columns of a terminal that has room for the names of the runs;"""
+_NARROW: Final = 100
+"""below that, none for more than a sign of the phase."""
 _STYLES: Final[Mapping[str, str]] = {
     "trusted": "green",
     "violated": "bold red",
@@ -82,7 +84,10 @@ class Board:
             shown = shown[-rows:]
         several = len({contract for _, contract in self.labels}) > 1
         named = bool(self.names) and width >= _WIDE
-        table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        narrow = width < _NARROW
+        table = Table(
+            header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=not narrow
+        )
         table.add_column("trajectory", no_wrap=True, width=10)
         if named:
             table.add_column("run", no_wrap=True, overflow="ellipsis", max_width=32)
@@ -91,8 +96,8 @@ class Board:
             table.add_column("contract", no_wrap=True, overflow="ellipsis")
         table.add_column("steps", justify="right", width=5)
         table.add_column("verdict", no_wrap=True, width=10)
-        table.add_column("phase", no_wrap=True, width=11)
-        table.add_column("codes", overflow="fold", min_width=29)
+        table.add_column("phase", no_wrap=True, width=5 if narrow else 11)
+        table.add_column("codes", overflow="fold", min_width=16 if narrow else 29)
         for (trajectory, contract), label in shown:
             cells = [Text(plain(trajectory[:8], 8))]
             if named:
@@ -104,7 +109,7 @@ class Board:
                 *cells,
                 str(label.steps),
                 Text(plain(label.verdict), style=_STYLES.get(label.verdict, "")),
-                plain(label.phase),
+                "prov." if narrow and label.phase == "provisional" else plain(label.phase),
                 _codes(label, "\n"),
             )
         return table

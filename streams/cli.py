@@ -143,12 +143,20 @@ def run(args: list[str]) -> int:
         return _complain(str(error))
     except click.Abort:
         return 130
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return 2
     except click.ClickException as error:
         hint = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else None
         help_ = f"; try: {hint} --help" if hint else ""
         return _complain(error.format_message().rstrip(".") + help_)
     except KeyboardInterrupt:
         return 130
+    except OSError as error:  # a full disk, a folder that may not be written
+        if os.environ.get("AGENTTRUST_LOG_LEVEL") == "debug":
+            traceback.print_exc()
+        where = f"{error.filename}: " if error.filename else ""
+        return _complain(f"{where}{error.strerror or error}")
     except Exception as error:  # noqa: BLE001 - nobody above could tell the user
         if os.environ.get("AGENTTRUST_LOG_LEVEL") == "debug":
             traceback.print_exc()

@@ -83,13 +83,15 @@ class _Show:
 
     def advise(self, settings: Settings) -> None:
         gateway = f"http://{settings.gateway_listen}"
-        broker = settings.kafka_bootstrap
+        at = f"{variable('kafka_bootstrap')}={settings.kafka_bootstrap}"
+        count = f"{variable('partitions')}={settings.partitions}"
         asks = f"by {settings.llm_model}, of what contracts ask for" if settings.llm_url else "none"
         for name, text in (
             ("your own agent", f"OTEL_EXPORTER_OTLP_ENDPOINT={gateway}"),
             ("", "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"),
             ("contracts", f"{settings.contracts} (read again when they change)"),
-            ("events", f"{variable('kafka_bootstrap')}={broker} agenttrust watch --json"),
+            ("events", f"{at} agenttrust watch --json"),
+            ("one run", f"{at} {count} agenttrust show TRAJECTORY"),
             ("readings", asks),
             ("stop", "Ctrl-C"),
         ):

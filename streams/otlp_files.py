@@ -87,6 +87,8 @@ def _read(path: Path) -> OtlpFile:
     if media is None:
         raise UserError(f"{path}: cannot tell the format; allowed: .pb, .json, a folder")
     try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path}: is no file")  # a pipe would be waited for without end
         if (size := path.stat().st_size) > MAX_FILE:
             raise UserError(f"{path}: {size} bytes; allowed: up to {MAX_FILE}")
         body = path.read_bytes()

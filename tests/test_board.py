@@ -115,6 +115,18 @@ def test_contracts_and_run_names_have_columns_where_they_tell_something():
     assert "contract" in text(board.render(50, 120))
 
 
+def test_codes_can_be_read_in_a_narrow_terminal():
+    board = Board()
+    code = "SAFETY_FABRICATED_QUANTITY"
+    board.add(label(verdict="violated", violations=(code,), agent="support_desk"))
+    assert code in text(board.render(50, 80), 80)
+    assert " prov. " in text(board.render(50, 80), 80)
+    assert " provisional " in text(board.render(50, 100), 100)
+    board.add(label(contract=None, verdict="violated", violations=(code,), agent="support_desk"))
+    folded = [row[56:].strip() for row in text(board.render(50, 80), 80).splitlines()]
+    assert "".join(folded).count(code) == 2
+
+
 def test_what_could_not_be_judged_says_why():
     board = Board()
     board.add(label(verdict="unassessed", coverage=Coverage("partial", ("content_hidden",))))

@@ -30,6 +30,8 @@ def raising(monkeypatch):
         (UserError("one", "two"), 2, "agenttrust: one\nagenttrust: two\n"),
         (InputError("a.yaml", "bad", "good"), 2, "agenttrust: a.yaml: bad; allowed: good\n"),
         (click.UsageError("no\nway"), 2, "agenttrust: no way; try: agenttrust watch --help\n"),
+        (OSError(28, "No space left"), 2, "agenttrust: No space left\n"),
+        (OSError(30, "Read-only", "/x"), 2, "agenttrust: /x: Read-only\n"),
         (click.Abort(), 130, ""),
         (KeyboardInterrupt(), 130, "\n"),
         (click.exceptions.Exit(1), 1, ""),
@@ -87,6 +89,14 @@ def test_every_command_has_help(capsys):
         if cli.exists(cli.COMMANDS[name][0]):
             assert cli.run([name, "--help"]) == 0
             assert capsys.readouterr().out.startswith("Usage: agenttrust")
+
+
+@pytest.mark.parametrize("args", [[], ["topics"], ["judge"]])
+def test_a_command_that_lacks_a_subcommand_shows_its_help(capsys, args):
+    assert cli.run(args) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(" ".join(["Usage: agenttrust", *args]))
+    assert "\n\nCommands:\n" in shown
 
 
 def test_help_loads_neither_kafka_nor_the_gateway():

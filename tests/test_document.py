@@ -1,5 +1,6 @@
 import json
 import math
+import os
 import time
 
 import pytest
@@ -146,6 +147,9 @@ def test_the_size_limit_is_an_argument(tmp_path):
 def test_files_that_are_none_are_named(tmp_path):
     with pytest.raises(InputError, match=r"none\.yaml: cannot be read: No such file"):
         load(tmp_path / "none.yaml", 10)
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(InputError, match=r"pipe\.yaml: is no file"):
+        load(tmp_path / "pipe.yaml", 10)
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
         load(tmp_path, 10)
 

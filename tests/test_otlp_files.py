@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -79,6 +80,12 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeyp
     path.write_bytes(b"x" * 11)
     with pytest.raises(UserError, match="11 bytes; allowed: up to 10"):
         read_files([path])
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.json")
+    with pytest.raises(UserError, match=r"a\.json: is no file"):
+        read_files([tmp_path / "a.json"])
 
 
 def test_gaps_are_those_of_the_recording_but_not_longer_than_asked(tmp_path):
