@@ -250,6 +250,10 @@ def report(call: LogicalCall, layers: list[Span], at: Place) -> None:
     if call.error is None:
         nameless = (span.error for span in layers if span.tool is None and span.error is not None)
         call.error = next(nameless, None) if outer.error is None else outer.error
+        if call.error is None and outer.result:
+            # A layer failed, and the one around it gives that as what the tool said.
+            told = (span.error for span in layers[1:] if span.error == outer.result)
+            call.error = next(told, None)
     for span in reversed(layers):
         _show_arguments(call, span.arguments, span.unseen.get("arguments"))
         unseen = span.unseen.get("result")

@@ -683,3 +683,154 @@ def test_no_span_of_any_dialect_makes_normalising_fail(attributes, name, scope, 
     assert len(encoded) <= SPAN_LIMIT
     assert msgspec.msgpack.decode(encoded, type=Span) == found
     derive({found.span_id: found})
+
+
+def test_calls_with_empty_ids_are_told_apart_by_their_order():
+    """As the Gemini client is instrumented by OpenLLMetry: an empty id is none."""
+    calls = [
+        {"type": "tool_call", "id": "", "name": "get_order", "arguments": {"order_id": order}}
+        for order in ("ORD-1", "ORD-2")
+    ]
+    given = [
+        {"type": "tool_call_response", "id": "", "response": text} for text in ("first", "second")
+    ]
+    asked = {"role": "user", "parts": [{"type": "text", "content": ASKED}]}
+    turn = {"role": "assistant", "parts": calls}
+    chat = {"gen_ai.operation.name": "chat"}
+    spans = Spans()
+    root = spans.add("invoke_agent a", {"gen_ai.operation.name": "invoke_agent"})
+    spans.add(
+        "chat",
+        {**chat, "gen_ai.input.messages": j([asked]), "gen_ai.output.messages": j([turn])},
+        parent=root,
+    )
+    history = [asked, turn, {"role": "user", "parts": given}]
+    spans.add(
+        "chat",
+        {**chat, "gen_ai.input.messages": j(history), "gen_ai.output.messages": j(said(ANSWER))},
+        parent=root,
+    )
+    found = [step for step in steps(derive(spans.known())) if step.type == "tool_call"]
+    assert [(step.arguments, step.result) for step in found] == [
+        ({"order_id": "ORD-1"}, "first"),
+        ({"order_id": "ORD-2"}, "second"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([{"type": "text", "text": '{"n": 1}', "id": "lc_1"}], {"n": 1}),
+        ([{"block_type": "text", "text": "4 left"}], "4 left"),
+        ([{"id": "7", "text": "a comment"}], [{"id": "7", "text": "a comment"}]),
+    ],
+)
+def test_text_blocks_are_taken_off_and_records_are_not(told, expected):
+    spans = Spans()
+    spans.add(
+        "execute_tool t",
+        {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": "t",
+            "gen_ai.tool.call.result": j(told),
+        },
+    )
+    (step,) = steps(derive(spans.known()))
+    assert step.result == expected
+
+
+TOOL_OUTPUT = {
+    "blocks": [{"block_type": "text", "text": "4 left"}],
+    "tool_name": "get_item",
+    "raw_input": {"args": [], "kwargs": {"sku": "KB-77"}},
+    "raw_output": "4 left",
+}
+
+
+@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize("openinference", [False, True])
+def test_tools_of_llama_index(openinference, failed):
+    output = {**TOOL_OUTPUT, "is_error": failed}
+    spans = Spans()
+    if openinference:
+        spans.add(
+            "FunctionTool.acall",
+            {
+                "openinference.span.kind": "TOOL",
+                "tool.name": "get_item",
+                "input.value": j({"kwargs": {"sku": "KB-77"}}),
+                "output.value": j(output),
+            },
+            scope="openinference.instrumentation.llama_index",
+        )
+    else:
+        event = {"tool_name": "get_item", "tool_id": "c1", "tool_output": output}
+        spans.add(
+            "BaseWorkflowAgent.task",
+            {
+                "traceloop.span.kind": "task",
+                "traceloop.entity.name": "BaseWorkflowAgent.task",
+                "tool.name": "get_item",
+                "tool.arguments": j({"sku": "KB-77"}),
+                "traceloop.entity.output": j(event),
+            },
+        )
+    (step,) = steps(derive(spans.known()))
+    assert (step.tool, step.arguments) == ("get_item", {"sku": "KB-77"})
+    assert (step.error or step.result) == "4 left"
+    assert (step.error is not None) is failed
+    assert step.call_id == (None if openinference else "c1")
+
+
+def test_making_a_request_ready_asks_no_model():
+    """LlamaIndex under OpenInference: such a span is of kind LLM, and shows no output."""
+    attributes = {"openinference.span.kind": "LLM", "output.value": j({"messages": ["a"]})}
+    name = "OpenAI._prepare_chat_with_tools"
+    spans = Spans()
+    spans.add(name, attributes, scope="openinference.instrumentation.llama_index")
+    spans.add(name, attributes, scope="another")
+    assert [span.kind for span in spans.known().values()] == ["other", "llm"]
+
+
+def test_a_client_that_ran_its_tools_itself_hides_what_the_model_asked_for():
+    """Gemini's client under OpenInference: one span, of which the messages tell only the end."""
+    output = {
+        "automatic_function_calling_history": [{"role": "user", "parts": [{"text": ASKED}]}],
+    }
+    spans = Spans()
+    spans.add(
+        "GenerateContent",
+        {
+            "openinference.span.kind": "LLM",
+            "llm.input_messages.0.message.role": "user",
+            "llm.input_messages.0.message.content": ASKED,
+            "llm.output_messages.0.message.role": "model",
+            "llm.output_messages.0.message.content": ANSWER,
+            "output.value": json.dumps(output, separators=(",", ":")),
+        },
+        scope="openinference.instrumentation.google_genai",
+    )
+    (span,) = spans.known().values()
+    assert span.unseen["output"] == "content_hidden"
+    assert final_answer(derive(spans.known())) == ANSWER
+
+
+@pytest.mark.parametrize(("told", "failed"), [("no such item", True), ("found elsewhere", False)])
+def test_a_failure_below_that_the_outer_layer_gives_as_result_is_one(told, failed):
+    """AutoGen's own tool span fails; OpenInference's around it shows the text that is told."""
+    spans = Spans()
+    outer = spans.add(
+        "desk.get_item",
+        {"openinference.span.kind": "TOOL", "tool.name": "get_item", "output.value": told},
+    )
+    spans.add(
+        "execute_tool get_item",
+        {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": "get_item",
+            "error.type": "no such item",
+        },
+        parent=outer,
+    )
+    (step,) = steps(derive(spans.known()))
+    assert step.error == ("no such item" if failed else None)

@@ -126,7 +126,7 @@ def _call(call: Tree) -> RequestedCall | None:
         return None
     return RequestedCall(
         name(tool),
-        name(call_id) if isinstance(call_id, str) else None,
+        name(call_id) if isinstance(call_id, str) and call_id else None,
         arguments(function.get("arguments"))[0],
     )
 

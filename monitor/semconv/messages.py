@@ -145,7 +145,7 @@ def together(message: WireMessage, unseen: Unseen | None) -> Read:
                 call_id = part.id
                 asked = RequestedCall(
                     name(part.name),
-                    name(call_id) if call_id else call_id,
+                    name(call_id) if call_id else None,
                     arguments_raw(bytes(part.arguments)),
                 )
                 calls = (*calls, asked) if calls else (asked,)
@@ -156,8 +156,8 @@ def together(message: WireMessage, unseen: Unseen | None) -> Read:
             why = found.unseen
             told_id, tool = part.id or found.call_id, part.name or found.tool
             returned = ReturnedResult(
-                name(told_id) if told_id else told_id,
-                name(tool) if tool else tool,
+                name(told_id) if told_id else None,
+                name(tool) if tool else None,
                 found.text,
                 part.failed or found.failed,
             )

@@ -23,7 +23,7 @@ from monitor.semconv.literal import as_json
 from monitor.semconv.messages import Read
 from monitor.semconv.raw import RawSpan, Value, label
 from monitor.semconv.trim import JsonHistory, trim
-from monitor.semconv.wrapped import Raw, fields, string
+from monitor.semconv.wrapped import Raw, fields, string, within
 
 KIND: Final = "openinference.span.kind"
 _SESSION: Final = "session.id"
@@ -48,6 +48,10 @@ TELLS: frozenset[str] = frozenset({KIND})
 _KINDS: Final[dict[object, SpanKind]] = {"LLM": "llm", "TOOL": "tool", "AGENT": "agent"}
 _HANDOFF: Final = re.compile(r"handoff to (.+)", re.IGNORECASE)
 _SMOLAGENTS: Final = "openinference.instrumentation.smolagents"
+_LLAMA_INDEX: Final = "openinference.instrumentation.llama_index"
+_PREPARED: Final = "._prepare_chat_with_tools"
+_GOOGLE: Final = "openinference.instrumentation.google_genai"
+_AUTOMATIC: Final = '"automatic_function_calling_history":[{'
 _TASK: Final = "New task:\n"
 _CALLING: Final = "Calling tools:\n"
 _FINAL: Final = "final_answer"
@@ -70,6 +74,8 @@ def read(raw: RawSpan) -> Content | None:
         return None
     kind = _KINDS.get(told.upper(), "other")
     chain = _lc_agent(raw)
+    if kind == "llm" and raw.scope == _LLAMA_INDEX and raw.name.endswith(_PREPARED):
+        kind = "other"  # it makes a request ready, and asks no model
     if kind == "agent" and _TOOL in attributes:
         kind = "tool"
     elif kind == "other" and chain is not None and chain == raw.name:
@@ -108,6 +114,8 @@ def _tool(raw: RawSpan, content: Content) -> Content:
         return Content(kind="other")
     content.call_id = label(attributes.get(_CALL_ID)) or label(attributes.get(_TOOL_CALL_ID))
     content.take_arguments(attributes.get(_INPUT), raw.cut.get(_INPUT))
+    if raw.scope == _LLAMA_INDEX:
+        content.arguments = within(content.arguments, "kwargs")
     response = _response(attributes.get(_OUTPUT), content.tool)
     if response is not None:
         content.take_result(response, only="result")
@@ -150,8 +158,15 @@ def _llm(raw: RawSpan, content: Content) -> None:
         # Messages lie in many attributes, so that those that are left may be any part of them.
         content.unseen["input"] = "attributes_dropped"
         content.unseen["output"] = "attributes_dropped"
-    elif not content.outputs:
+    elif not content.outputs or _ran_itself(raw):
         content.miss("output", "content_hidden")
+
+
+def _ran_itself(raw: RawSpan) -> bool:
+    """Gemini's client asked the model several times and ran its tools, all within this span, of
+    which the messages tell only the end."""
+    told = raw.attributes.get(_OUTPUT)
+    return raw.scope == _GOOGLE and isinstance(told, str) and _AUTOMATIC in told
 
 
 def read_raw(item: Raw) -> Read:

@@ -16,6 +16,7 @@ from monitor.semconv.flat import FlatHistory, Tree, listed
 from monitor.semconv.limits import name
 from monitor.semconv.raw import RawSpan, first_label, label
 from monitor.semconv.trim import trim
+from monitor.semconv.wrapped import fields, string
 
 _KIND: Final = "traceloop.span.kind"
 _REQUEST_TYPE: Final = "llm.request.type"
@@ -23,6 +24,9 @@ _ENTITY: Final = "traceloop.entity.name"
 _WORKFLOW: Final = "traceloop.workflow.name"
 _INPUT: Final = "traceloop.entity.input"
 _OUTPUT: Final = "traceloop.entity.output"
+_TOOL: Final = "tool.name"
+_ARGUMENTS: Final = "tool.arguments"
+"""With LlamaIndex a tool's span is a task that has these."""
 _PROPERTIES: Final = "traceloop.association.properties."
 _SESSIONS: Final = (f"{_PROPERTIES}session_id", f"{_PROPERTIES}thread_id")
 _AGENT: Final = f"{_PROPERTIES}lc_agent_name"
@@ -46,6 +50,8 @@ KEYS: frozenset[str] = MARKS | {
     _WORKFLOW,
     _INPUT,
     _OUTPUT,
+    _TOOL,
+    _ARGUMENTS,
     _AGENT,
     *_SESSIONS,
 }
@@ -63,6 +69,8 @@ def read(raw: RawSpan) -> Content | None:
     elif _KIND in attributes:
         told = attributes[_KIND]
         kind = _KINDS.get(told, "other") if isinstance(told, str) else "other"
+        if told == "task" and _TOOL in attributes:
+            kind = "tool"
     else:
         return None
     agent = label(attributes.get(_AGENT))
@@ -72,6 +80,8 @@ def read(raw: RawSpan) -> Content | None:
     content = Content(kind, agent, session)
     if kind == "llm":
         _llm(raw, content)
+    elif kind == "tool" and _TOOL in attributes:
+        _llama_tool(raw, content)
     elif kind == "tool":
         content.tool = label(attributes.get(_ENTITY)) or name(raw.name.removesuffix(".tool"))
         content.take_arguments(attributes.get(_INPUT), raw.cut.get(_INPUT))
@@ -86,6 +96,19 @@ def read(raw: RawSpan) -> Content | None:
     if raw.dropped:
         _dropped(content)
     return content
+
+
+def _llama_tool(raw: RawSpan, content: Content) -> None:
+    """LlamaIndex: the output is an event `{tool_name, tool_kwargs, tool_id, tool_output}`."""
+    attributes = raw.attributes
+    content.tool = label(attributes[_TOOL])
+    content.take_arguments(attributes.get(_ARGUMENTS), raw.cut.get(_ARGUMENTS))
+    told = attributes.get(_OUTPUT)
+    found = fields(told.encode("utf-8", "replace")) if isinstance(told, str) else None
+    if found is not None and "tool_output" in found:
+        content.call_id = label(string(found.get("tool_id")))
+        told = bytes(found["tool_output"]).decode("utf-8", "replace")
+    content.take_result(told, raw.cut.get(_OUTPUT))
 
 
 def _dropped(content: Content) -> None:

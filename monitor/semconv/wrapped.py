@@ -8,6 +8,7 @@
 | `{"lc": 1, "kwargs": {"content": .., "tool_call_id": ..}}`, `{"type": "tool", "data": {..}}` | a LangChain ToolMessage |
 | `{"output": <one of those>}` | the same, as a run's output |
 | `[{"text": ".."}]`, `{"content": [{"type": "text", "text": ".."}], "isError": ..}` | content blocks of Bedrock, MCP |
+| `{"blocks": [..], "tool_name": .., "is_error": ..}` | a ToolOutput of LlamaIndex |
 | `{"type": "json" or "text" or "error-text", "value": ..}` | an output of the AI SDK |
 
 Whether a call failed is told by a flag of the wrapping, by an object that holds nothing but an
@@ -48,7 +49,7 @@ _ERROR_TEXT: Final = re.compile(
       | [A-Za-z_][\w.]{0,60}(?:Error|Exception)(?::[ ]|\() """
 )
 _WRAPPED: Final = re.compile(
-    r'"(?:text|kwargs|data|content|output|value|error|result|tool_call_id)"\s*+:'
+    r'"(?:text|kwargs|data|content|output|value|error|result|tool_call_id|blocks)"\s*+:'
 )
 _CALLED: Final = re.compile(r'"(?:args|kwargs|input_str)"\s*+:')
 _LOOK: Final = 300
@@ -247,6 +248,9 @@ def _object(found: Fields, text: str, depth: int) -> Result:
             return _inner(value, depth, failed=kind.startswith("error"))
     if "isError" in found and "content" in found:
         return _inner(found["content"], depth, failed=bytes(found["isError"]) == b"true")
+    if "blocks" in found and "tool_name" in found and "raw_output" in found:
+        failed = bytes(found.get("is_error", b"")) == b"true"
+        return _inner(found["blocks"], depth, failed=failed)
     if "output" in found and (wrapped := _wrapped_message(found["output"], depth)) is not None:
         return wrapped
     error = found.get("error")
@@ -288,6 +292,15 @@ def _inner(raw: Raw, depth: int, *, failed: bool) -> Result:
     return Result(found.text, found.unseen, failed or found.failed, found.call_id, found.tool)
 
 
+_BLOCK_KEYS: Final = {"type", "text", "json", "annotations"}
+_TEXT_KEYS: Final = _BLOCK_KEYS | {"block_type", "id", "index"}
+"""Of a block that says it is a text; else an id would make it a record of the tool's own."""
+
+
+def _is_text(found: Fields) -> bool:
+    return string(found.get("type", found.get("block_type"))) == "text"
+
+
 def _blocks(text: str, depth: int) -> Result:
     """Content blocks: their texts; an array of anything else is the tool's own."""
     blocks = items(text.encode())
@@ -296,7 +309,7 @@ def _blocks(text: str, depth: int) -> Result:
     texts: list[Raw] = []
     for block in blocks:
         found = fields(block)
-        if found is None or not found.keys() <= {"type", "text", "json", "annotations"}:
+        if found is None or not found.keys() <= (_TEXT_KEYS if _is_text(found) else _BLOCK_KEYS):
             return Result(text)
         value = found.get("text", found.get("json"))
         if value is None:
