@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from monitor.model import Span
 from monitor.prefix import derive
-from monitor.semconv import EXACT, RawEvent, RawSpan, normalise, wanted, wanted_of_event
+from monitor.semconv import EXACT, RawEvent, RawLog, RawSpan, normalise, wanted, wanted_of_event
 from monitor.semconv.events import EVENT_KEYS, NAMES
 from monitor.semconv.limits import SPAN_LIMIT
+from monitor.semconv.logs import normalise_logs
 from monitor.story import final_answer, steps, user_request
 
 TRACE = "ab" * 16
@@ -834,3 +835,19 @@ def test_a_failure_below_that_the_outer_layer_gives_as_result_is_one(told, faile
     )
     (step,) = steps(derive(spans.known()))
     assert step.error == ("no such item" if failed else None)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "text"),
+    [
+        ("gen_ai.user.message", j({"role": "user", "content": ASKED}), ASKED),
+        ("gen_ai.user.message", j({"sku": "KB-77"}), j({"sku": "KB-77"})),
+        ("gen_ai.user.message", "{not JSON", "{not JSON"),
+        ("gen_ai.choice", j({"message": {"content": ANSWER}, "finish_reason": "stop"}), ANSWER),
+    ],
+)
+def test_a_log_record_whose_body_is_a_message_as_json(name, body, text):
+    """Semantic Kernel writes it so; any other text is what was said."""
+    (span,) = normalise_logs([RawLog(TRACE, "1" * 16, name, body=body)])
+    (message,) = span.outputs or span.inputs
+    assert (message.text, message.role) == (text, "assistant" if span.outputs else "user")

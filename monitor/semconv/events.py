@@ -57,7 +57,14 @@ class Told(NamedTuple):
     outputs: list[Raw]
 
     def add(self, name: str, body: Value) -> None:
-        """A message told by an event of this name; its role is the name's unless it says one."""
+        """A message told by an event of this name; its role is the name's unless it says one.
+
+        A body that is a text is one of a message's, or the message as JSON (Semantic Kernel)."""
+        if isinstance(body, str) and body[:1] == "{":
+            whole = Raw(body.encode("utf-8", "replace"))
+            if (found := fields(whole)) is not None and ("role" in found or "message" in found):
+                self.take(name, whole if "role" in found else _with_role(name, whole))
+                return
         if not isinstance(body, dict):
             body = {"content": body}
         role = _ROLES.get(name)
