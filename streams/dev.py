@@ -210,6 +210,7 @@ def dev(folder: Path, contracts: Path | None, *, once: bool) -> None:
     if chosen.llm_url:  # what the role would refuse is said at once
         chosen.llm_config()
         chosen.llm_budgets()
+    recorded = runs(folder)
     host, asked = chosen.gateway_listen.rpartition(":")[0], port(chosen.gateway_listen)
     free = free_port(asked)
     if free != asked:
@@ -221,6 +222,5 @@ def dev(folder: Path, contracts: Path | None, *, once: bool) -> None:
         contracts=chosen.contracts or DEMO / "contracts",
         **impatient,
     )
-    recorded = runs(folder)
     status = until_stopped(lambda stop: _dev(settings, recorded, stop, once=once))
     click.get_current_context().exit(status)
