@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Final
 
 from rich.box import SIMPLE_HEAD
@@ -74,14 +75,18 @@ class Board:
         return {t for t, _ in self.labels} - waiting
 
     def render(self, rows: int, width: int) -> RenderableType:
-        """The `rows` newest labels and the newest violations, for `width` columns."""
+        """The newest labels, as many as fit into `rows` lines, and the newest violations, for
+        `width` columns."""
         return Group(self.table(rows, width), *self._lines)
 
     def table(self, rows: int | None = None, width: int = 120) -> Table:
-        """The newest labels, all by default."""
+        """The newest labels that fit into `rows` lines, all by default."""
         shown = list(self.labels.items())
         if rows is not None:
-            shown = shown[-rows:]
+            # A label takes a line for each of its codes; what does not fit is the oldest.
+            taken = accumulate(max(1, _lines(label)) for _, label in reversed(shown))
+            fitting = sum(1 for lines in taken if lines <= rows)
+            shown = shown[-max(1, fitting) :]
         several = len({contract for _, contract in self.labels}) > 1
         named = bool(self.names) and width >= _WIDE
         narrow = width < _NARROW
@@ -117,6 +122,10 @@ class Board:
 
 def _contract(label: Label) -> str:
     return f"{label.contract.name} v{label.contract.version}" if label.contract else "-"
+
+
+def _lines(label: Label) -> int:
+    return min(_CODES, len(set(label.violations)) + len(label.coverage.reasons))
 
 
 def _codes(label: Label, joint: str = ", ") -> Text:

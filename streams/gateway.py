@@ -40,8 +40,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from streams import logs as logging_
 from streams import metrics, telemetry
 from streams import otlp_wire as wire
-from streams.errors import UserError
 from streams.health import Health, serving
+from streams.http_server import listening
 from streams.otlp_files import JSON, PROTOBUF
 from streams.otlp_json import mended
 from streams.processes import until_stopped
@@ -160,6 +160,9 @@ async def _always_a_status(
         if allowed:
             refused.headers["Allow"] = allowed
         return refused
+    except ConnectionError:
+        log.info("a client has left before its request was whole")
+        raise
     except Exception:
         log.exception("a request failed")
         return _refused(_Refusal(500, _UNKNOWN, "the gateway failed"), _kind(request) or JSON)
@@ -493,32 +496,23 @@ async def serve(settings: Settings, stop: asyncio.Event) -> None:
     """Serves until `stop` is set; requests under way are finished. Raises UserError."""
     sink = KafkaSink(settings)
     health = Health("gateway", start=_DELIVERY)
-    runner = web.AppRunner(
-        app(settings, sink, health),
-        auto_decompress=False,
-        access_log=None,
-        shutdown_timeout=_DELIVERY,
-    )
-    await runner.setup()
-    host, _, port = settings.gateway_listen.rpartition(":")
     try:
-        site = web.TCPSite(runner, host.strip("[]"), int(port))
-        try:
-            await site.start()
-        except OSError as error:
-            raise UserError(
-                f"cannot listen on {settings.gateway_listen}: {error.strerror}"
-            ) from None
-        bound = runner.addresses[0][1]
-        log.info("listening on %s:%s, writing to %s", host, bound, settings.kafka_bootstrap)
-        metrics.tell(role="gateway", version=version("agenttrust-monitor"))
-        async with (
-            serving(settings.http_listen, health),
-            telemetry.sending(settings, "gateway"),
-        ):
-            await stop.wait()
+        async with listening(
+            app(settings, sink, health),
+            "gateway_listen",
+            settings.gateway_listen,
+            grace=_DELIVERY,
+            auto_decompress=False,
+        ) as port:
+            host = settings.gateway_listen.rpartition(":")[0]
+            log.info("listening on %s:%s, writing to %s", host, port, settings.kafka_bootstrap)
+            metrics.tell(role="gateway", version=version("agenttrust-monitor"))
+            async with (
+                serving(settings.http_listen, health),
+                telemetry.sending(settings, "gateway"),
+            ):
+                await stop.wait()
     finally:
-        await runner.cleanup()
         with suppress(KafkaError, OSError, TimeoutError):
             await asyncio.wait_for(sink.close(), _DELIVERY)
 

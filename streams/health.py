@@ -16,7 +16,7 @@ import orjson
 from aiohttp import web
 
 from streams import metrics
-from streams.errors import UserError
+from streams.http_server import listening
 
 log = logging.getLogger(__name__)
 
@@ -75,22 +75,10 @@ async def serving(listen: str, health: Health) -> AsyncIterator[int | None]:
     if not listen:
         yield None
         return
-    runner = web.AppRunner(_app(health), access_log=None, shutdown_timeout=_GRACE)
-    await runner.setup()
-    try:
-        host, _, port = listen.rpartition(":")
-        site = web.TCPSite(runner, host.strip("[]"), int(port))
-        try:
-            await site.start()
-        except OSError as error:
-            raise UserError(
-                f"AGENTTRUST_HTTP_LISTEN={listen}: cannot listen: {error.strerror or error}"
-            ) from None
-        bound = int(runner.addresses[0][1])
-        log.info("health and metrics of %s on http://%s:%d", health.role, host, bound)
-        yield bound
-    finally:
-        await runner.cleanup()
+    async with listening(_app(health), "http_listen", listen, grace=_GRACE) as port:
+        host = listen.rpartition(":")[0]
+        log.info("health and metrics of %s on http://%s:%d", health.role, host, port)
+        yield port
 
 
 def offset(listen: str, number: int) -> str:

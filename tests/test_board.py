@@ -133,6 +133,19 @@ def test_what_could_not_be_judged_says_why():
     assert "content_hidden" in text(board.render(50, 120))
 
 
+def test_newest_labels_are_seen_though_each_takes_several_lines():
+    board = Board()
+    for number in range(20):
+        name = f"{number:032x}"[::-1]
+        codes = ("POLICY_TOOL_FORBIDDEN", "SAFETY_EMPTY_ANSWER")
+        reasons = Coverage("partial", ("content_hidden",))
+        board.add(label(name, verdict="violated", violations=codes, coverage=reasons))
+    rows = text(board.render(12, 120)).splitlines()
+    assert sum("violated" in row for row in rows) == 4
+    assert any(f"{19:032x}"[::-1][:8] in row for row in rows)
+    assert sum("violated" in row for row in text(board.render(2, 120)).splitlines()) == 1
+
+
 def test_only_the_newest_rows_are_shown_and_kept():
     board = Board()
     for number in range(1100):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -17,7 +18,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from monitor.counters import Counters
-from streams import logs, metrics, telemetry
+from streams import http_server, logs, metrics, telemetry
 from streams.errors import UserError
 from streams.gateway import app as gateway_app
 from streams.health import Health, offset, serving
@@ -127,6 +128,31 @@ def test_an_address_that_is_taken_is_said_plainly():
                     pass
         async with serving("", Health("c", start=1)) as port:
             assert port is None
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_never_tells_its_request_is_closed(monkeypatch):
+    monkeypatch.setattr(http_server, "FIRST_REQUEST", 0.3)
+
+    async def scenario():
+        async with serving("127.0.0.1:0", Health("a", start=60)) as port:
+            ends = []
+            for sent in (b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(sent)
+                ends.append((reader, writer))
+            kept, asking = await asyncio.open_connection("127.0.0.1", port)
+            request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+            asking.write(request)
+            assert await asyncio.wait_for(kept.readuntil(b"}\n"), 20)
+            for reader, writer in ends:
+                with contextlib.suppress(ConnectionError):
+                    assert await asyncio.wait_for(reader.read(), 20) == b""
+                writer.close()
+            asking.write(request)  # one that has asked in time may ask again
+            assert await asyncio.wait_for(kept.readuntil(b"}\n"), 20)
+            asking.close()
 
     asyncio.run(scenario())
 
