@@ -29,9 +29,7 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -111,17 +109,22 @@ def take(settings: Settings, role: Role, largest: int) -> int:
     return max(1, min(most, settings.in_flight // (_COPIES * largest)))
 
 
-def build(settings: Settings, role: Role, folder: str, largest: int) -> faust.App:
-    """The Faust app of a role, without an agent yet. `folder` is Faust's for files; it needs none.
-    `largest` is the size of the topic's largest message.
-    """
+class _App(faust.App):
+    """Without folders: they are for tables, and a worker that is killed would leave them behind."""
+
+    def _create_directories(self) -> None:
+        """Makes none."""
+
+
+def build(settings: Settings, role: Role, largest: int) -> faust.App:
+    """The Faust app of a role, without an agent yet. `largest` is the size of the topic's largest
+    message."""
     session = settings.session_timeout
     most = take(settings, role, largest)
-    return faust.App(
+    return _App(
         app_id(settings, role),
         broker=[f"kafka://{server}" for server in settings.kafka_bootstrap.split(",")],
         broker_credentials=credentials(settings.kafka_args()),
-        datadir=folder,
         store="memory://",
         web_enabled=False,
         topic_disable_leader=True,
@@ -169,13 +172,12 @@ class Worker:
         settings: Settings,
         role: Role,
         topic: topics.Topic,
-        folder: str,
         health: Health,
         beside: Sequence[topics.Topic] = (),
     ) -> None:
         """`beside`: topics of the same group and partition count."""
         largest = max(t.max_message_bytes for t in (topic, *beside))
-        self.app = build(settings, role, folder, largest)
+        self.app = build(settings, role, largest)
         self._log = TopicLog(settings, topic.name, app_id(settings, role))
         self._logs = {topic.name: self._log} | {
             t.name: TopicLog(settings, t.name, app_id(settings, role)) for t in beside
@@ -337,94 +339,91 @@ def join_within(settings: Settings) -> float:
 
 async def ingest(settings: Settings, stop: asyncio.Event, health: Health) -> None:
     plan = topics.plan(settings)
-    with _folder() as folder:
-        async with Sender(settings) as sender:
-            policy = PolicySource(settings, plan.contracts.name, sender)
-            await policy.refresh()
-            role = Ingest(
-                spans=plan.spans.name,
-                logs=plan.logs.name,
-                journal=plan.journal.name,
-                partitions=settings.partitions,
-                services=settings.services,
-                policy=policy,
-                sender=sender,
-                dead_letters=_dead_letters(settings),
-            )
-            worker = Worker(settings, "ingest", plan.spans, folder, health, [plan.logs])
-            worker.assignment(lambda _: None, lambda: None)
-            worker.consume(role.handle)
-            await worker.run(stop, policy.follow())
+    async with Sender(settings) as sender:
+        policy = PolicySource(settings, plan.contracts.name, sender)
+        await policy.refresh()
+        role = Ingest(
+            spans=plan.spans.name,
+            logs=plan.logs.name,
+            journal=plan.journal.name,
+            partitions=settings.partitions,
+            services=settings.services,
+            policy=policy,
+            sender=sender,
+            dead_letters=_dead_letters(settings),
+        )
+        worker = Worker(settings, "ingest", plan.spans, health, [plan.logs])
+        worker.assignment(lambda _: None, lambda: None)
+        worker.consume(role.handle)
+        await worker.run(stop, policy.follow())
 
 
 async def evaluate(settings: Settings, stop: asyncio.Event, health: Health) -> None:
     plan = topics.plan(settings)
-    with _folder() as folder:
-        async with (
-            _store(settings) as store,
-            Sender(settings) as sender,
-            PolicySetLog(settings, plan.contracts.name) as sets,
-        ):
-            writer = EventWriter(
-                labels=plan.labels.name,
-                violations=plan.violations.name,
-                partitions=settings.partitions,
-            )
-            engine = Engine(
-                store,
-                KafkaPublisher(sender, writer, RequestWriter(plan.parse.name, settings.partitions)),
-                sets,
-                settle_delay=round(settings.settle_delay * 1000),
-                idle_timeout=round(settings.idle_timeout * 1000),
-                reading_deadline=round(settings.reading_deadline * 1000),
-                pause=partial(asyncio.sleep, 0),
-                on_fold_error=_broken,
-            )
-            worker = Worker(settings, "evaluate", plan.journal, folder, health)
-            role = Evaluate(
-                journal=plan.journal.name,
-                partitions=settings.partitions,
-                state_ttl=settings.state_ttl,
-                engine=engine,
-                store=store,
-                journal_log=worker.log,
-                policy_sets=sets,
-                sender=sender,
-                dead_letters=_dead_letters(settings),
-            )
-            worker.assignment(role.assign, role.revoke)
-            worker.consume(role.handle)
-            await worker.run(stop, role.follow())
+    async with (
+        _store(settings) as store,
+        Sender(settings) as sender,
+        PolicySetLog(settings, plan.contracts.name) as sets,
+    ):
+        writer = EventWriter(
+            labels=plan.labels.name,
+            violations=plan.violations.name,
+            partitions=settings.partitions,
+        )
+        engine = Engine(
+            store,
+            KafkaPublisher(sender, writer, RequestWriter(plan.parse.name, settings.partitions)),
+            sets,
+            settle_delay=round(settings.settle_delay * 1000),
+            idle_timeout=round(settings.idle_timeout * 1000),
+            reading_deadline=round(settings.reading_deadline * 1000),
+            pause=partial(asyncio.sleep, 0),
+            on_fold_error=_broken,
+        )
+        worker = Worker(settings, "evaluate", plan.journal, health)
+        role = Evaluate(
+            journal=plan.journal.name,
+            partitions=settings.partitions,
+            state_ttl=settings.state_ttl,
+            engine=engine,
+            store=store,
+            journal_log=worker.log,
+            policy_sets=sets,
+            sender=sender,
+            dead_letters=_dead_letters(settings),
+        )
+        worker.assignment(role.assign, role.revoke)
+        worker.consume(role.handle)
+        await worker.run(stop, role.follow())
 
 
 async def parse(settings: Settings, stop: asyncio.Event, health: Health) -> None:
     plan = topics.plan(settings)
     everyone, each, prices = settings.llm_budgets()
-    with _folder() as folder:
-        async with (
-            Llm(settings.llm_config()) as llm,
-            _store(settings) as store,
-            Sender(settings) as sender,
-            PolicySetLog(settings, plan.contracts.name) as sets,
-        ):
-            shared: Any = {"prefix": settings.topic_prefix, "failures": STORE_FAILURES}
-            role = Parse(
-                topic=plan.parse.name,
-                journal=plan.journal.name,
-                partitions=settings.partitions,
-                llm=llm,
-                cache=ReadingCache(store.client, ttl=settings.llm_cache_ttl, **shared),
-                budget=Budget(store.client, everyone=everyone, service=each, **shared),
-                batches=Batches(llm, prices, settings.llm_cut()),
-                expired=settings.reading_deadline,
-                policy_sets=sets,
-                sender=sender,
-                dead_letters=_dead_letters(settings),
-            )
-            worker = Worker(settings, "parse", plan.parse, folder, health)
-            worker.assignment(lambda _: None, lambda: None)
-            worker.consume(role.handle)
-            await worker.run(stop, role.follow())
+    async with (
+        Llm(settings.llm_config()) as llm,
+        _store(settings) as store,
+        Sender(settings) as sender,
+        PolicySetLog(settings, plan.contracts.name) as sets,
+    ):
+        shared: Any = {"prefix": settings.topic_prefix, "failures": STORE_FAILURES}
+        role = Parse(
+            topic=plan.parse.name,
+            journal=plan.journal.name,
+            partitions=settings.partitions,
+            llm=llm,
+            cache=ReadingCache(store.client, ttl=settings.llm_cache_ttl, **shared),
+            budget=Budget(store.client, everyone=everyone, service=each, **shared),
+            batches=Batches(llm, prices, settings.llm_cut()),
+            expired=settings.reading_deadline,
+            policy_sets=sets,
+            sender=sender,
+            dead_letters=_dead_letters(settings),
+        )
+        worker = Worker(settings, "parse", plan.parse, health)
+        worker.assignment(lambda _: None, lambda: None)
+        worker.consume(role.handle)
+        await worker.run(stop, role.follow())
 
 
 _ROLES: Final[dict[Role, Callable[[Settings, asyncio.Event, Health], Awaitable[None]]]] = {
@@ -472,15 +471,6 @@ async def _store(settings: Settings) -> AsyncIterator[RedisStore]:
         yield store
     finally:
         await store.close()
-
-
-@contextlib.contextmanager
-def _folder() -> Any:
-    folder = tempfile.mkdtemp(prefix="agenttrust-")
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 # -- the process -----------------------------------------------------------------------------

@@ -25,14 +25,22 @@ MB = 1024**2
     ("in_flight", "largest", "records"),
     [(256 * MB, MB, TAKE), (64 * MB, 256 * 1024, TAKE), (64 * MB, 4 * MB, 4), (4 * MB, 64 * MB, 1)],
 )
-def test_what_a_worker_holds_at_once_is_bounded_in_bytes(tmp_path, in_flight, largest, records):
+def test_what_a_worker_holds_at_once_is_bounded_in_bytes(in_flight, largest, records):
     settings = Settings(in_flight=in_flight)
     assert take(settings, "ingest", largest) == records
-    conf = build(settings, "ingest", str(tmp_path), largest).conf
+    conf = build(settings, "ingest", largest).conf
     held = (2 * records + conf.stream_buffer_maxsize) * largest
     assert held <= max(in_flight, 4 * largest)  # one message of any size must go through
     assert conf.broker_max_poll_records <= 2 * records
     assert conf.consumer_max_fetch_size <= largest
+
+
+def test_a_worker_makes_no_folders_that_a_kill_would_leave_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    app = build(Settings(), "ingest", MB)
+    app._create_directories()
+    assert not app.conf.datadir.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_batch_is_cut_by_its_bytes():
@@ -68,7 +76,7 @@ def test_what_waits_in_every_topic_of_a_role_is_watched(tmp_path, monkeypatch):
 
     async def watch() -> list[int]:
         health = Health("ingest", start=1)
-        worker = Worker(settings, "ingest", plan.spans, str(tmp_path), health, [plan.logs])
+        worker = Worker(settings, "ingest", plan.spans, health, [plan.logs])
         mine: list[int] = []
         worker.assignment(mine.extend, mine.clear)
         given = {TopicPartition(t.name, n) for t in (plan.spans, plan.logs) for n in (0, 1)}
