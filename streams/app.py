@@ -88,7 +88,7 @@ _BATCH: Final = 1024**2
 """bytes of a batch, above which it is cut: a batch must take a fraction of a second."""
 _COPIES: Final = 4
 """Batches that are held at once, at most: one in hand, one filling, two waiting."""
-_WITHIN: Final = 0.005
+WITHIN: Final = 0.005
 """Seconds that a batch waits for more after its first record."""
 _METADATA: Final = 15_000
 """Milliseconds within which a consumer learns that a topic has come back: while it is being made anew
@@ -192,7 +192,7 @@ class Worker:
         self._health = health
         self._role = role
         self._take = take(settings, role, largest)
-        self._within = settings.llm_batch_age if role == "parse" else _WITHIN
+        self._within = settings.llm_batch_age if role == "parse" else WITHIN
         self._topic = topic.name
         self._beside = [t.name for t in beside]
         self._busy = asyncio.Lock()

@@ -67,7 +67,7 @@ def test_why_a_worker_ends_is_a_word_of_the_metric(error, reason):
     assert reason in COUNTS["halts"].labels["reason"]
 
 
-def test_what_waits_in_every_topic_of_a_role_is_watched(tmp_path, monkeypatch):
+def test_what_waits_in_every_topic_of_a_role_is_watched(monkeypatch):
     async def ends(log, partitions):
         return dict.fromkeys(partitions, 5 if log._topic == plan.spans.name else 7)
 

@@ -11,15 +11,15 @@ import asyncio
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from typing import Any
 
 from streams import topics
-from streams.app import app_id, build, take
+from streams.app import WITHIN, app_id, build, take
 from streams.settings import load as read_settings
 from streams.settings import variable
+from streams.take import batches
 from tests import services
 from tests.benchmarks import bed, load, wire
 from tests.deployment import Deployment
@@ -91,29 +91,28 @@ async def _reader(messages: int) -> None:
     """What that process does: prints the seconds from the first record to the last."""
     settings = read_settings()
     spans = topics.plan(settings).spans
-    with tempfile.TemporaryDirectory(prefix="agenttrust-") as folder:
-        app = build(settings, "ingest", folder, spans.max_message_bytes)
-        most = take(settings, "ingest", spans.max_message_bytes)
-        raw: Any = {"key_serializer": "raw", "value_serializer": "raw"}
-        channel = app.topic(spans.name, key_type=bytes, value_type=bytes, **raw)
-        done = asyncio.Event()
-        times: list[float] = []
+    app = build(settings, "ingest", spans.max_message_bytes)
+    most = take(settings, "ingest", spans.max_message_bytes)
+    raw: Any = {"key_serializer": "raw", "value_serializer": "raw"}
+    channel = app.topic(spans.name, key_type=bytes, value_type=bytes, **raw)
+    done = asyncio.Event()
+    times: list[float] = []
 
-        async def agent(stream: Any) -> None:
-            seen = 0
-            async for batch in stream.noack_take(most, within=0.03):
-                times.append(time.monotonic())
-                seen += len(batch)
-                for event in batch:
-                    event.ack()
-                if seen >= messages:
-                    done.set()
+    async def agent(stream: Any) -> None:
+        seen = 0
+        async for batch in batches(stream, most, WITHIN):
+            times.append(time.monotonic())
+            seen += len(batch)
+            for event in batch:
+                event.ack()
+            if seen >= messages:
+                done.set()
 
-        app.agent(channel, name=app_id(settings, "ingest"), concurrency=1)(agent)
-        await app.start()
-        await done.wait()
-        print(times[-1] - times[0], flush=True)
-        os._exit(0)  # nothing is worth a commit
+    app.agent(channel, name=app_id(settings, "ingest"), concurrency=1)(agent)
+    await app.start()
+    await done.wait()
+    print(times[-1] - times[0], flush=True)
+    os._exit(0)  # nothing is worth a commit
 
 
 if __name__ == "__main__":
