@@ -43,10 +43,11 @@ def test_a_restart_of_redis_is_waited_for(started):
     with world.sending(load(300), seconds=6):
         world.under_way()
         server.kill()
+        outages = r'agenttrust_outages_total\{part="store"\}'
+        world.wait(lambda: world.metric(outages) > 0, "a worker to notice that Redis is gone")
         server.start()
     world.settle()
     world.check()
-    assert world.metric(r'agenttrust_outages_total\{part="store"\}') > 0
 
 
 def test_a_redis_that_is_away_for_30_seconds_is_waited_for(started):
