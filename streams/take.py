@@ -44,8 +44,7 @@ async def _batch(
         try:
             await asyncio.wait((first, reading), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not first.done():
-                first.cancel()
+            first.cancel()
         if not first.done():
             return []
         batch = [first.result()]
