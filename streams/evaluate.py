@@ -151,6 +151,9 @@ class Evaluate:
         if partition in self._assigned:
             self._taken[partition] = taken
             metrics.put("epoch", max(one.epoch for one in self._taken.values()))
+        if found == "new_log":  # its first records may lie before the commit of the old one
+            end = (await self._log.ends([partition])).get(partition, 0)
+            await self._catch_up(partition, taken, taken.folded + 1, end, silent=False)
         return taken
 
     async def _current(self, partition: int, every: float) -> Taken:
@@ -159,13 +162,10 @@ class Evaluate:
         now = self._clock()
         if now - taken.compared < every:
             return taken
-        if taken.time is not None and await self._log.lacks(partition, taken.time):
-            found = await self._log.at(partition, taken.folded)
-            gone = found.timestamp != taken.time if isinstance(found, Raw) else found == "beyond"
+        if taken.time is not None:
+            gone = await self._log.replaced(partition, taken.folded, taken.time)
             if gone and self._taken.pop(partition, None) is not None:
                 taken = await self._take(partition)
-                end = (await self._log.ends([partition])).get(partition, 0)
-                await self._catch_up(partition, taken, taken.folded + 1, end, silent=False)
         taken.compared = now
         return taken
 

@@ -139,6 +139,14 @@ class TopicLog:
             return False
         return offset > 0 and await self.at(partition, offset - 1) == "beyond"
 
+    async def replaced(self, partition: int, offset: int, timestamp: int) -> bool:
+        """Whether another log stands where one held a record of this time (ms) at this offset. One
+        request in the usual case, where it does not; what retention has removed says nothing."""
+        if not await self.lacks(partition, timestamp):
+            return False
+        found = await self.at(partition, offset)
+        return found.timestamp != timestamp if isinstance(found, Raw) else found == "beyond"
+
     async def read(
         self, partition: int, first: int, stop: int, *, most: int = 16
     ) -> AsyncGenerator[list[Raw], None]:

@@ -15,7 +15,7 @@ from streams.dead_letters import DeadLetters, NothingReadableError
 from streams.evaluate import Evaluate
 from streams.journal import decode, encode
 from streams.store import RedisStore
-from streams.topic_log import Raw
+from streams.topic_log import Raw, TopicLog
 
 P = 4
 HOUR = 3_600_000
@@ -41,6 +41,8 @@ def run_of(owner: str, name: str = "search") -> list[Observed]:
 
 class Log:
     """The journal with its broker's clock, retention, and the group's commits."""
+
+    replaced = TopicLog.replaced
 
     def __init__(self) -> None:
         self.now = 1_000_000_000
@@ -499,6 +501,27 @@ def test_a_log_that_was_made_again_starts_a_new_epoch(world, run, length, caplog
         assert "has a new log" in caplog.text
         assert ("violated" in [verdict for verdict, _ in world.labels(B)]) is bool(length)
         assert list(await world.store.due(1, 2**50, 9)) == ([B] if length else [])
+
+    run(scenario())
+
+
+def test_a_log_made_again_is_folded_from_its_start_where_the_old_one_s_commit_outlives_it(
+    world, run
+):
+    """Nothing more may come for it: what lies before the commit is not waited for."""
+
+    async def scenario():
+        for _ in range(2):
+            await world.deliver(*world.write(tool(A)))
+        commit = world.log.commits[1]
+        world.log.recreate(1)
+        world.log.commits[1] = commit
+        for arrival in run_of(B, "purge"):
+            world.write(arrival)
+        world.restart()
+        await world.worker.close_due()
+        assert (await world.store.watermark(1)).offset == 2
+        assert "violated" in [verdict for verdict, _ in world.labels(B)]
 
     run(scenario())
 

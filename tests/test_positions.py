@@ -19,10 +19,13 @@ class Log:
     """Offsets of one partition, some of them without a record, as transactions leave them."""
 
     ends_before = TopicLog.ends_before
+    replaced = TopicLog.replaced
 
-    def __init__(self, offsets, committed=None):
+    def __init__(self, offsets, committed=None, time=0):
+        """`time`: when all of its records were written."""
         self.offsets = sorted(offsets)
         self.commit = committed
+        self.time = time
 
     async def committed(self, partition):
         return self.commit
@@ -36,24 +39,27 @@ class Log:
     async def at(self, partition, offset):
         if not self.offsets or offset > self.offsets[-1]:
             return "beyond"
-        return raw(next(o for o in self.offsets if o >= offset))
+        return raw(next(o for o in self.offsets if o >= offset), time=self.time)
+
+    async def lacks(self, partition, timestamp):
+        return not self.offsets or self.time > timestamp
 
     async def read(self, partition, first, stop):
-        found = [raw(o) for o in self.offsets if first <= o < stop]
+        found = [raw(o, time=self.time) for o in self.offsets if first <= o < stop]
         for n in range(0, len(found), 2):
             yield found[n : n + 2]
 
 
-def raw(offset, partition=0, topic=TOPIC):
-    return Raw(partition, offset, 0, b"", topic)
+def raw(offset, partition=0, topic=TOPIC, time=0):
+    return Raw(partition, offset, time, b"", topic)
 
 
-def handle(positions, *offsets, topic=TOPIC):
+def handle(positions, *offsets, topic=TOPIC, time=0):
     """Hands a batch over as a worker does; the offsets that were handled, in order."""
 
     async def run():
         handled = []
-        async for part in positions.parts([raw(o, topic=topic) for o in offsets]):
+        async for part in positions.parts([raw(o, topic=topic, time=time) for o in offsets]):
             handled += [one.offset for one in part]
             positions.done(part)
         return handled
@@ -100,12 +106,21 @@ def test_a_log_made_anew_is_read_from_its_start():
     log = Log(range(10), committed=0)
     positions = Positions({TOPIC: log})
     assert handle(positions, *range(10)) == list(range(10))
-    log.offsets = [0, 1, 2]
-    assert handle(positions, 0, 1) == [0, 1]
+    log.offsets, log.time = [0, 1, 2], 7
+    assert handle(positions, 0, 1, time=7) == [0, 1]
     assert positions.handled((TOPIC, 0)) == 2
     positions.forget()
     log.commit = 10  # of the old one
-    assert handle(positions, 2) == [0, 1, 2]
+    assert handle(positions, 2, time=7) == [0, 1, 2]
+
+
+def test_a_log_made_anew_that_has_grown_past_what_was_read_is_read_from_its_start():
+    log = Log(range(3), committed=0)
+    positions = Positions({TOPIC: log})
+    assert handle(positions, 0, 1, 2) == [0, 1, 2]
+    log.offsets, log.time = list(range(10)), 7
+    assert handle(positions, 1, 2, time=7) == [0, 1, 2]
+    assert handle(positions, 1, 3, time=7) == [3]
 
 
 def test_after_a_rebalance_the_group_s_commit_counts():
@@ -139,3 +154,14 @@ def test_faust_commits_what_is_handled_and_nothing_that_it_acknowledged_by_itsel
     handle(positions, 0, 1)
     assert consumer._new_offset(place) == 2
     assert consumer._acked[place] == []
+
+
+def test_faust_drops_nothing_below_what_it_has_read():
+    """A group's commit outlives its topic, and what is written to the new one begins at 0 again."""
+    consumer = SimpleNamespace(_acked={}, _acked_index={})
+    Positions({TOPIC: Log(())}).install(consumer)
+    place = TP(TOPIC, 0)
+    consumer._read_offset.update({place: 5})
+    consumer._read_offset[place] = 6
+    assert consumer._read_offset[place] is None
+    del consumer._read_offset[place]
