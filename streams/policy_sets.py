@@ -25,6 +25,7 @@ from streams.events import Message
 from streams.patience import patiently, words
 from streams.sender import FAILURES, Sender
 from streams.settings import Settings
+from streams.topics import POLICY_SET_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +40,10 @@ Signature = tuple[tuple[str, int, int, int, int], ...]
 
 
 def policy_set(settings: Settings) -> PolicySet:
-    """What the settings and the files say now. Raises InputError for a file that is wrong."""
+    """What the settings and the files say now. Raises InputError for a file that is wrong, and for
+    files that together make more than a message may hold."""
     contracts = () if settings.contracts is None else load_contracts(settings.contracts)
-    return PolicySet(
+    found = PolicySet(
         contracts,
         Limits(
             max_steps=settings.max_steps,
@@ -52,6 +54,13 @@ def policy_set(settings: Settings) -> PolicySet:
         settings.evidence,
         settings.event_attributes,
     )
+    if len(found.encode()) > POLICY_SET_BYTES:
+        raise InputError(
+            str(settings.contracts),
+            f"contracts of {len(found.encode())} bytes together",
+            f"at most {POLICY_SET_BYTES} bytes",
+        )
+    return found
 
 
 class PolicySource:
@@ -97,30 +106,42 @@ class PolicySource:
             message = Message(self._topic, 0, found.digest.encode(), found.encode())
             await self._sender.send([message])
             log.info("policy set %s: %d contracts", found.digest, len(found.contracts))
+            if not found.contracts:
+                log.warning("there is no contract: every label will be unassessed, no_contract")
+        elif self._failed is not None:
+            log.info("policy set %s: the files hold it again", found.digest)
         self._current, self._seen, self._failed = found, seen, None
         metrics.put("contracts_refused", 0)
         metrics.tell(policy_set=found.digest)
 
     async def follow(self) -> None:
-        """Refreshes until cancelled."""
+        """Refreshes until cancelled. A change is looked at once it has stood for two looks: whoever
+        writes a file may be half way, and half a contract may be a valid one that asks for less.
+        """
+        before = self._seen
         while True:
             await asyncio.sleep(_EVERY)
-            await self.refresh()
+            now = await asyncio.to_thread(_signature, self._settings.contracts)
+            if now == before:
+                await self.refresh()
+            before = now
 
 
 def _signature(directory: Path | None) -> Signature:
-    """What changes when a file of the directory does, followed through symbolic links."""
+    """What changes when a file of the directory does, followed through symbolic links. What cannot
+    be looked at counts too: a directory that is gone is not an empty one."""
     if directory is None:
         return ()
     try:
         entries = sorted(directory.iterdir())
-    except OSError:
-        return ()
+    except OSError as error:
+        return (("", error.errno or 0, 0, 0, 0),)
     found = []
     for path in entries:
         try:
             stat = path.stat()
-        except OSError:
+        except OSError as error:
+            found.append((path.name, error.errno or 0, 0, 0, 0))
             continue
         found.append((path.name, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino))
     return tuple(found)

@@ -32,8 +32,12 @@ from streams.settings import Settings
 RECORD_BYTES: Final = 1024**2
 """`max.message.bytes` of what the monitor writes: a record of 256 KB, escaped at worst."""
 
+_POLICY_SET: Final = 8 * RECORD_BYTES
+"""`max.message.bytes` of the topic of policy sets."""
 _ENVELOPE: Final = 64 * 1024
 """Room for headers and batch overhead above the gateway's largest message."""
+POLICY_SET_BYTES: Final = _POLICY_SET - _ENVELOPE
+"""The largest policy set."""
 _APPEAR: Final = 10.0
 """Seconds within which a topic that was made is known to the brokers."""
 
@@ -121,7 +125,7 @@ def plan(settings: Settings) -> Topics:
             None,
             cleanup="compact",
             partitions=1,
-            max_message_bytes=8 * RECORD_BYTES,
+            max_message_bytes=_POLICY_SET,
         ),
         labels=own("labels", "trust labels", "trajectory id", settings.event_retention),
         violations=own(

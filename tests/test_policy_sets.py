@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from monitor.contract import PolicySet
-from streams import topics
+from streams import policy_sets, topics
 from streams.errors import UserError
 from streams.events import Message
 from streams.policy_sets import PolicySetLog, PolicySource, policy_set
@@ -106,7 +106,92 @@ def test_a_broken_file_keeps_the_old_set_and_says_so_once(contracts, caplog):
         await policy.refresh()
         assert policy.failed is None
 
+    with caplog.at_level("INFO"):
+        asyncio.run(scenario())
+    assert caplog.messages[-1].endswith("the files hold it again")
+
+
+def _gone(folder):
+    (folder / "desk.yaml").unlink()
+    folder.rmdir()
+
+
+def _larger_than_a_message(folder):
+    tools = ", ".join(f"tool_{n:0100}" for n in range(9000))
+    for n in range(9):
+        (folder / f"large{n}.yaml").write_text(
+            f"contract: large{n}\nversion: 1\nallowed_tools: [{tools}]\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        (_gone, "No such file"),
+        (lambda folder: (folder / "lost.yaml").symlink_to("nowhere"), "lost.yaml"),
+        (lambda folder: (folder / "self.yaml").symlink_to("self.yaml"), "self.yaml"),
+        (lambda folder: (folder / "null.yaml").symlink_to("/dev/null"), "is no file"),
+        (lambda folder: (folder / "folder.yaml").mkdir(), "folder.yaml"),
+        (_larger_than_a_message, "together; allowed: at most 8323072 bytes"),
+    ],
+)
+def test_whatever_is_wrong_with_the_files_the_old_set_stays(contracts, mistake, told):
+    async def scenario():
+        topic = Topic()
+        policy = source(contracts, topic)
+        await policy.refresh()
+        before = policy.digest
+        mistake(contracts)
+        await policy.refresh()
+        assert told in policy.failed
+        assert policy.digest == before
+        assert len(topic.written) == 1
+
     asyncio.run(scenario())
+
+
+def test_a_folder_that_goes_while_it_is_empty_is_told_too(contracts):
+    async def scenario():
+        (contracts / "desk.yaml").unlink()
+        policy = source(contracts, Topic())
+        await policy.refresh()
+        contracts.rmdir()
+        await policy.refresh()
+        assert "No such file" in policy.failed
+
+    asyncio.run(scenario())
+
+
+def test_without_a_contract_a_warning_says_what_follows(contracts, caplog):
+    async def scenario():
+        policy = source(contracts, Topic())
+        await policy.refresh()
+        assert not caplog.messages
+        (contracts / "desk.yaml").unlink()
+        await policy.refresh()
+
+    asyncio.run(scenario())
+    assert caplog.messages == ["there is no contract: every label will be unassessed, no_contract"]
+
+
+def test_files_that_are_being_written_are_not_read_yet(contracts, monkeypatch):
+    looks, read = [1, 1, 2, 3, 3], []
+    policy = source(contracts, Topic())
+    seen = []
+
+    def look(_):
+        seen.append(looks.pop(0))
+        return seen[-1]
+
+    async def refresh():
+        read.append(seen[-1])
+
+    monkeypatch.setattr(policy_sets, "_EVERY", 0)
+    monkeypatch.setattr(policy_sets, "_signature", look)
+    monkeypatch.setattr(policy, "refresh", refresh)
+    with pytest.raises(IndexError):
+        asyncio.run(policy.follow())
+    assert read == [1, 3]
 
 
 def test_without_an_old_set_a_broken_file_is_an_error(contracts):
