@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -25,6 +27,11 @@ _FRAMES: Final = 8
 _SHORTEST: Final = 4
 """A secret of fewer characters is in every line by chance."""
 _LIBRARIES: Final = ("faust", "mode", "aiokafka", "kafka", "aiohttp")
+
+_QUIET: Final = 15.0
+"""Seconds between two equal lines of a library."""
+_LINES: Final = 1000
+"""Lines that are remembered at most."""
 
 
 def secrets(settings: Settings) -> tuple[str, ...]:
@@ -96,6 +103,37 @@ class Json(Safe):
         return json.dumps(told, ensure_ascii=True)
 
 
+class Sparing(logging.Filter):
+    """Lets an equal line of a library through once in 15 seconds, with how many were left out:
+    clients tell hundreds of times a second that a topic is gone. `clock` gives seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._told: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.partition(".")[0] not in _LIBRARIES:
+            return True
+        try:
+            text = record.getMessage()
+        except Exception:  # noqa: BLE001 - the formatter copes with it
+            return True
+        now = self._clock()
+        line = record.name, text
+        since, left_out = self._told.get(line, (-_QUIET, 0))
+        if now - since < _QUIET:
+            self._told[line] = since, left_out + 1
+            return False
+        if len(self._told) >= _LINES:
+            self._told.clear()
+        self._told[line] = now, 0
+        if left_out:
+            record.msg, record.args = f"{text} ({left_out} times more meanwhile)", ()
+        return True
+
+
 def _time(record: logging.LogRecord) -> str:
     moment = datetime.fromtimestamp(record.created, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -106,6 +144,8 @@ def to_stderr(settings: Settings, role: str = "") -> None:
     kind = Json if settings.log_format == "json" else Safe
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(kind(secrets(settings), role))
+    if settings.log_level != "debug":
+        handler.addFilter(Sparing())
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
     if settings.log_level != "debug":  # they tell every step of their own
         for name in _LIBRARIES:

@@ -17,7 +17,7 @@ from monitor.label import Event
 from monitor.reading import ParseRequest
 from streams import metrics, telemetry
 from streams.events import EventWriter, Message
-from streams.patience import PATIENCE, patiently
+from streams.patience import PATIENCE, patiently, words
 from streams.requests import RequestWriter
 from streams.settings import Settings
 from streams.topics import RECORD_BYTES
@@ -25,6 +25,16 @@ from streams.topics import RECORD_BYTES
 _LARGEST: Final = 8 * RECORD_BYTES
 """The largest message that anything here writes: a policy set."""
 FAILURES: Final = (KafkaError, OSError, TimeoutError)
+
+
+class NotWrittenError(KafkaError):
+    """A broker did not take a message; the text names the place and what went wrong."""
+
+    def __init__(self, message: Message, cause: BaseException) -> None:
+        super().__init__(f"{message.topic}:{message.partition}: {words(cause)}")
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # the base puts an error code of its own before it
 
 
 class Sender:
@@ -52,7 +62,7 @@ class Sender:
         await self._producer.stop()
 
     async def send(self, messages: Sequence[Message]) -> list[int]:
-        """Writes all; returns their offsets, in order. Raises the last failure once patience ends.
+        """Writes all; returns their offsets, in order. Raises NotWrittenError once patience ends.
 
         After a failure, its partition's later messages are written again too, so that the last
         copies stand in order; readers know repeats by their ids.
@@ -64,19 +74,22 @@ class Sender:
             nonlocal left
             pending = [await self._start(messages[n]) for n in left]
             outcomes = await asyncio.gather(*pending, return_exceptions=True)
-            broken: dict[tuple[str, int], BaseException] = {}
+            broken: dict[tuple[str, int], tuple[Message, BaseException]] = {}
             again = []
             for n, outcome in zip(left, outcomes, strict=True):
                 place = messages[n].topic, messages[n].partition
                 if isinstance(outcome, BaseException):
-                    broken.setdefault(place, outcome)
+                    broken.setdefault(place, (messages[n], outcome))
                 if place in broken:
                     again.append(n)
                 elif not isinstance(outcome, BaseException):
                     offsets[n] = outcome
             left = again
             if broken:
-                raise next(iter(broken.values()))
+                message, error = next(iter(broken.values()))
+                if isinstance(error, FAILURES):
+                    raise NotWrittenError(message, error) from error
+                raise error  # a cancellation, or a defect: nothing to wait for
 
         if messages:
             with (

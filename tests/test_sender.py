@@ -6,7 +6,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
 
 from streams.events import Message
-from streams.sender import Sender
+from streams.sender import NotWrittenError, Sender
 from streams.settings import Settings
 
 
@@ -59,8 +59,17 @@ def test_after_a_failure_the_last_copies_stand_in_order(first):
 
 
 def test_a_failure_without_end_is_raised():
-    with pytest.raises(KafkaConnectionError):
+    with pytest.raises(NotWrittenError, match="^t:0: KafkaConnectionError$") as caught:
         send([(0, b"a")], {b"a": 10**6}, patience=0.2)
+    assert isinstance(caught.value.__cause__, KafkaConnectionError)
+
+
+def test_what_is_waited_for_is_told_by_the_topic_that_refuses(caplog):
+    with pytest.raises(NotWrittenError):
+        send([(0, b"a"), (3, b"later")], {b"later": 10**6}, patience=0.2)
+    assert caplog.messages[0] == (
+        "writing to Kafka: t:3: KafkaConnectionError; waiting and trying again"
+    )
 
 
 def test_nothing_to_send_is_nothing():

@@ -322,3 +322,28 @@ def test_an_error_is_told_by_type_and_place_not_by_what_it_failed_on(kind):
 
 def test_a_line_that_cannot_be_put_together_is_logged_all_the_same():
     assert "%d and %d" in logged(logs.Safe(), "%d and %d", "x")
+
+
+def test_a_line_that_a_library_repeats_is_told_once_in_a_while_with_how_often():
+    now = [100.0]
+    sparing = logs.Sparing(lambda: now[0])
+
+    def told(name: str, topic: str) -> list[str]:
+        record = logging.LogRecord(name, logging.ERROR, "x", 1, "100%% of %s", (topic,), None)
+        return [record.getMessage()] if sparing.filter(record) else []
+
+    assert [told("aiokafka.cluster", "x") for _ in range(3)] == [["100% of x"], [], []]
+    assert told("aiokafka.cluster", "y") == ["100% of y"]
+    assert [told("streams.ingest", "x") for _ in range(2)] == [["100% of x"]] * 2
+    now[0] += 15
+    assert told("aiokafka.cluster", "x") == ["100% of x (2 times more meanwhile)"]
+    now[0] += 15
+    assert told("aiokafka.cluster", "x") == ["100% of x"]
+
+
+def test_lines_that_all_differ_are_told_and_do_not_fill_the_memory():
+    sparing = logs.Sparing(lambda: 0.0)
+    for n in range(3000):
+        record = logging.LogRecord("aiokafka", logging.ERROR, "x", 1, "offset %d", (n,), None)
+        assert sparing.filter(record)
+    assert len(sparing._told) <= 1000
