@@ -27,7 +27,7 @@ _LARGEST: Final = 8 * RECORD_BYTES
 FAILURES: Final = (KafkaError, OSError, TimeoutError)
 
 
-class NotWrittenError(KafkaError):
+class NotWrittenError(KafkaError):  # type: ignore[misc]  # the client has no types
     """A broker did not take a message; the text names the place and what went wrong."""
 
     def __init__(self, message: Message, cause: BaseException) -> None:

@@ -59,7 +59,7 @@ def test_after_a_failure_the_last_copies_stand_in_order(first):
 
 
 def test_a_failure_without_end_is_raised():
-    with pytest.raises(NotWrittenError, match="^t:0: KafkaConnectionError$") as caught:
+    with pytest.raises(NotWrittenError, match=r"^t:0: KafkaConnectionError$") as caught:
         send([(0, b"a")], {b"a": 10**6}, patience=0.2)
     assert isinstance(caught.value.__cause__, KafkaConnectionError)
 
