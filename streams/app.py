@@ -72,7 +72,7 @@ from streams.settings import Settings, variable
 from streams.spending import Budget
 from streams.store import FAILURES as STORE_FAILURES
 from streams.store import RedisStore, StoreCorrupt, StoreUnsafe
-from streams.take import batches
+from streams.take import Lane, hand_over, one_lane
 from streams.topic_log import Raw, TopicLog
 from streams.watchdog import StalledError, Watchdog
 
@@ -87,7 +87,7 @@ TAKE: Final = 64
 _BATCH: Final = 1024**2
 """bytes of a batch, above which it is cut: a batch must take a fraction of a second."""
 _COPIES: Final = 4
-"""Batches that are held at once, at most: one in hand, one filling, two waiting."""
+"""Batches of the largest size that are held at once, at most: two in hand or filling, two waiting."""
 WITHIN: Final = 0.005
 """Seconds that a batch waits for more after its first record."""
 _METADATA: Final = 15_000
@@ -195,7 +195,9 @@ class Worker:
         self._within = settings.llm_batch_age if role == "parse" else WITHIN
         self._topic = topic.name
         self._beside = [t.name for t in beside]
-        self._busy = asyncio.Lock()
+        self._in_hand: list[int] = []
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
         self._stopping = False
 
     @property
@@ -203,8 +205,9 @@ class Worker:
         """The role's topic, read beside its consumer group. Started by `run`."""
         return self._log
 
-    def consume(self, handle: Handler) -> None:
-        """Hands batches of the topic to `handle` and acknowledges what it says is done."""
+    def consume(self, handle: Handler, lane: Lane = one_lane) -> None:
+        """Hands batches of the topic to `handle`, side by side those of several lanes, and
+        acknowledges what it says is done. A partition must not have two lanes."""
         channel = self.app.topic(
             self._topic,
             *self._beside,
@@ -215,9 +218,12 @@ class Worker:
         )
 
         async def agent(stream: Any) -> None:
-            async with contextlib.aclosing(batches(stream, self._take, self._within)) as taken:
-                async for batch in taken:
-                    await self._batch(handle, batch)
+            await hand_over(
+                *(stream, partial(self._batch, handle)),
+                most=self._take,
+                within=self._within,
+                lane=lane,
+            )
 
         name = f"{self.app.conf.id}-agent"
         self.app.agent(channel, name=name, concurrency=1)(agent)
@@ -225,14 +231,29 @@ class Worker:
     async def _batch(self, handle: Handler, batch: Sequence[Any]) -> None:
         async with contextlib.aclosing(self._parts(batch)) as parts:
             async for records in parts:
-                async with self._busy:
-                    if self._stopping:
-                        break  # read again by whoever comes next
-                    with self._watchdog.batch({r.topic for r in records}):
-                        done = await self._handle(handle, records)
+                if self._stopping:
+                    break  # read again by whoever comes next
+                with self._hand(records):
+                    done = await self._handle(handle, records)
                     self._done([r for r in records if done is None or r.partition in done])
         for event in batch:
             event.ack()  # only so that Faust comes to ask what may be committed
+
+    @contextlib.contextmanager
+    def _hand(self, records: Sequence[Raw]) -> Iterator[None]:
+        """While records are in hand, a worker that is asked to stop waits."""
+        size = sum(len(raw.value or b"") for raw in records)
+        self._in_hand.append(size)
+        self._at_rest.clear()
+        metrics.put("batch_bytes", sum(self._in_hand))
+        try:
+            with self._watchdog.batch({r.topic for r in records}):
+                yield
+        finally:
+            self._in_hand.remove(size)
+            metrics.put("batch_bytes", sum(self._in_hand))
+            if not self._in_hand:
+                self._at_rest.set()
 
     async def _parts(self, batch: Sequence[Any]) -> AsyncGenerator[list[Raw], None]:
         raws = [_raw(event.message) for event in batch]
@@ -248,13 +269,11 @@ class Worker:
     async def _handle(self, handle: Handler, records: list[Raw]) -> frozenset[int] | None:
         """Handles a batch, measured."""
         size = sum(len(raw.value or b"") for raw in records)
-        metrics.put("batch_bytes", size)
         with (
             metrics.timed("batch_seconds"),
             telemetry.span(f"{self._role}: batch", messages=len(records), bytes=size),
         ):
             done = await handle(records)
-        metrics.put("batch_bytes", 0)
         now = time.time()
         for raw in records:
             if done is None or raw.partition in done:
@@ -300,8 +319,8 @@ class Worker:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 if stop.is_set():
                     self._stopping = True
-                    async with self._busy:
-                        log.info("stopping: the last batch is done")
+                    await self._at_rest.wait()
+                    log.info("stopping: the last batch is done")
             finally:
                 for task in tasks:
                     task.cancel()
@@ -393,7 +412,7 @@ async def evaluate(settings: Settings, stop: asyncio.Event, health: Health) -> N
             dead_letters=_dead_letters(settings),
         )
         worker.assignment(role.assign, role.revoke)
-        worker.consume(role.handle)
+        worker.consume(role.handle, lane=lambda event: event.message.partition)
         await worker.run(stop, role.follow())
 
 

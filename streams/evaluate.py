@@ -104,6 +104,7 @@ class Evaluate:
         self._sender = sender
         self._dead = dead_letters
         self._clock = clock
+        self._few = asyncio.Semaphore(_SIDE_BY_SIDE)
         self._assigned: dict[int, asyncio.Lock] = {}
         self._taken: dict[int, Taken] = {}
 
@@ -266,39 +267,21 @@ class Evaluate:
 
     # -- folding -----------------------------------------------------------------------------
 
-    async def handle(self, batch: Sequence[Raw]) -> frozenset[int]:
-        """Folds a batch of several partitions; gives those whose records may be acknowledged.
-
-        Some partitions go side by side, those with least to fold first; within one, records go in
-        order of offset, each once.
-        """
-        parts: list[tuple[int, list[Raw]]] = []
-        for partition, found in groupby(
-            sorted(batch, key=lambda raw: (raw.partition, raw.offset)), lambda raw: raw.partition
-        ):
-            once = {raw.offset: raw for raw in found}
-            parts.append((partition, list(once.values())))
-        parts.sort(key=lambda part: sum(len(raw.value or b"") for raw in part[1]))
-        few = asyncio.Semaphore(_SIDE_BY_SIDE)
-
-        async def one(partition: int, records: list[Raw]) -> bool:
-            async with few:
-                return await self._part(partition, records)
-
-        outcomes = await asyncio.gather(
-            *(one(*part) for part in parts),
-            return_exceptions=True,  # the others finish first: a save is not torn
-        )
-        done = set()
-        for (partition, _), outcome in zip(parts, outcomes, strict=True):
-            if isinstance(outcome, Fenced) and partition not in self._assigned:
+    async def handle(self, records: Sequence[Raw]) -> frozenset[int]:
+        """Folds records of one partition, in order of offset and each once; gives the partition
+        when they may be acknowledged."""
+        partition = records[0].partition
+        once = {raw.offset: raw for raw in sorted(records, key=lambda raw: raw.offset)}
+        async with self._few:
+            try:
+                folded = await self._part(partition, list(once.values()))
+            except Fenced as overtaken:
+                if partition in self._assigned:
+                    raise
                 metrics.count("partitions_fenced")
-                log.info("partition %d went to another worker: %s", partition, outcome)
-            elif isinstance(outcome, BaseException):
-                raise outcome
-            elif outcome:
-                done.add(partition)
-        return frozenset(done)
+                log.info("partition %d went to another worker: %s", partition, overtaken)
+                folded = False
+        return frozenset([partition]) if folded else frozenset()
 
     async def _part(self, partition: int, records: list[Raw]) -> bool:
         lock = self._assigned.get(partition)

@@ -218,7 +218,7 @@ GAUGES: Final[Mapping[Gauge, Metric]] = {
     "epoch": Metric(
         "Evaluate: highest epoch of an owned partition: how often its log was begun anew."
     ),
-    "batch_bytes": Metric("Bytes of the batch in hand.", "bytes"),
+    "batch_bytes": Metric("Bytes of the batches in hand.", "bytes"),
     "dead_letters_in_a_row": Metric("At AGENTTRUST_DEAD_LETTER_HALT the worker stops."),
     "contracts_refused": Metric(
         "Ingest: 1 while the contract files are wrong and the old set is kept. Alarm."

@@ -9,49 +9,66 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, Final
+
+Lane = Callable[[Any], Hashable]
+"""The lane of an event: lanes are handled side by side, a lane's events in their order."""
+_AHEAD: Final = 2
+"""Batches of the largest size that are waiting or in hand at most, over all lanes."""
 
 
-async def batches(stream: Any, most: int, within: float) -> AsyncGenerator[list[Any], None]:
-    """Batches of at most `most` events, in order, handed over when they are full or `within` seconds
-    after their first event. No event is acknowledged. Ends with the stream; raises what it raises,
-    after the batch that was filling."""
+def one_lane(_: Any) -> Hashable:
+    """For batches that mix all there is."""
+    return None
+
+
+async def hand_over(
+    stream: Any,
+    handle: Callable[[list[Any]], Awaitable[None]],
+    *,
+    most: int,
+    within: float,
+    lane: Lane = one_lane,
+) -> None:
+    """Hands batches of at most `most` events to `handle`, when they are full or `within` seconds
+    after their first event. No event is acknowledged. Ends with the stream, when everything is
+    handled; raises what the stream or `handle` raises."""
     stream.enable_acks = False
-    queue: asyncio.Queue[Any] = asyncio.Queue(most)
-    reading = asyncio.ensure_future(_fill(queue, stream.events()))
+    room = asyncio.Semaphore(_AHEAD * most)
+    lanes: dict[Hashable, asyncio.Queue[Any]] = {}
+
+    async def serve(queue: asyncio.Queue[Any]) -> None:
+        while batch := await _batch(queue, most, within):
+            await handle(batch)
+            for _ in batch:
+                room.release()
+
     try:
-        while batch := await _batch(queue, reading, most, within):
-            yield batch
-        await reading
-    finally:
-        reading.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await reading
+        async with asyncio.TaskGroup() as group, contextlib.aclosing(stream.events()) as events:
+            async for event in events:
+                await room.acquire()
+                name = lane(event)
+                if name not in lanes:
+                    lanes[name] = asyncio.Queue()
+                    group.create_task(serve(lanes[name]))
+                lanes[name].put_nowait(event)
+            for queue in lanes.values():
+                queue.put_nowait(_END)
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
 
 
-async def _fill(queue: asyncio.Queue[Any], events: AsyncIterable[Any]) -> None:
-    async for event in events:
-        await queue.put(event)
+_END: Final = object()
 
 
-async def _batch(
-    queue: asyncio.Queue[Any], reading: asyncio.Future[None], most: int, within: float
-) -> list[Any]:
+async def _batch(queue: asyncio.Queue[Any], most: int, within: float) -> list[Any]:
     """The next batch; empty when nothing follows."""
-    if queue.empty():
-        first = asyncio.ensure_future(queue.get())
-        try:
-            await asyncio.wait((first, reading), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            first.cancel()
-        if not first.done():
-            return []
-        batch = [first.result()]
-    else:
-        batch = [queue.get_nowait()]
+    batch = [await queue.get()]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within):
-            while len(batch) < most:
+            while len(batch) < most and batch[-1] is not _END:
                 batch.append(await queue.get())
-    return batch
+    if batch[-1] is _END and len(batch) > 1:
+        queue.put_nowait(batch.pop())
+    return [event for event in batch if event is not _END]

@@ -60,7 +60,7 @@ class Watchdog:
         self._since = dict.fromkeys(logs, clock())
         self._looked = clock()
         self._lag = dict.fromkeys(logs, 0)
-        self._busy = False
+        self._busy = 0
         self._late = False
 
     def assign(self, places: Sequence[Place] | None) -> None:
@@ -77,11 +77,11 @@ class Watchdog:
     @contextlib.contextmanager
     def batch(self, topics: Iterable[str]) -> Iterator[None]:
         """A batch of records of these topics is in hand."""
-        self._busy = True
+        self._busy += 1
         try:
             yield
         finally:
-            self._busy = False
+            self._busy -= 1
             self._since |= dict.fromkeys(topics, self._clock())
 
     def done(self, records: Iterable[Raw]) -> None:

@@ -146,7 +146,7 @@ class World:
         return [self.log.append(p, v) for p, v in encode(POLICY.digest, arrivals, P)]
 
     async def deliver(self, *records: Raw, commit: bool = True) -> frozenset[int]:
-        done = await self.worker.handle(records)
+        done = await self.worker.handle(records) if records else frozenset()
         for record in records:
             if commit and record.partition in done:
                 self.log.commits[record.partition] = record.offset + 1
@@ -208,23 +208,25 @@ def test_a_run_is_folded_closed_and_labelled(world, run):
     run(scenario())
 
 
-def test_partitions_of_one_batch_are_all_folded(world, run):
+def test_a_partition_that_is_held_up_holds_up_no_other(world, run):
     async def scenario():
+        free = asyncio.Event()
+        watermark = world.store.watermark
+
+        async def slow(partition):
+            if partition == 0:
+                await free.wait()
+            return await watermark(partition)
+
+        world.store.watermark = slow
         owners = [trajectory(1, p) for p in range(P)]
         records = [r for owner in owners for r in world.write(*run_of(owner, "purge"))]
-        assert await world.deliver(*reversed(records)) == frozenset(range(P))
+        held, *others = [asyncio.ensure_future(world.deliver(r)) for r in records]
+        assert await asyncio.wait_for(asyncio.gather(*others), 10) == [{1}, {2}, {3}]
+        assert not held.done()
+        free.set()
+        assert await held == {0}
         assert all(world.labels(owner)[-1][0] == "violated" for owner in owners)
-
-    run(scenario())
-
-
-def test_a_partition_with_much_to_fold_does_not_hold_up_one_with_little(world, run):
-    async def scenario():
-        large = trajectory(1, 0)
-        records = world.write(*(tool(large, number) for number in range(200)))
-        records += world.write(*run_of(trajectory(1, 1), "purge"))
-        assert await world.deliver(*records) == {0, 1}
-        assert world.published.events[0].trajectory == trajectory(1, 1)
 
     run(scenario())
 

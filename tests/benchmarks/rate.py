@@ -19,7 +19,7 @@ from streams import topics
 from streams.app import WITHIN, app_id, build, take
 from streams.settings import load as read_settings
 from streams.settings import variable
-from streams.take import batches
+from streams.take import hand_over
 from tests import services
 from tests.benchmarks import bed, load, wire
 from tests.deployment import Deployment
@@ -98,15 +98,19 @@ async def _reader(messages: int) -> None:
     done = asyncio.Event()
     times: list[float] = []
 
+    seen = 0
+
+    async def count(batch: list[Any]) -> None:
+        nonlocal seen
+        times.append(time.monotonic())
+        seen += len(batch)
+        for event in batch:
+            event.ack()
+        if seen >= messages:
+            done.set()
+
     async def agent(stream: Any) -> None:
-        seen = 0
-        async for batch in batches(stream, most, WITHIN):
-            times.append(time.monotonic())
-            seen += len(batch)
-            for event in batch:
-                event.ack()
-            if seen >= messages:
-                done.set()
+        await hand_over(stream, count, most=most, within=WITHIN)
 
     app.agent(channel, name=app_id(settings, "ingest"), concurrency=1)(agent)
     await app.start()
