@@ -187,6 +187,21 @@ async def partition_counts(client: AIOKafkaAdminClient, names: list[str]) -> dic
     return {t["topic"]: len(t["partitions"]) for t in found if not t["error_code"]}
 
 
+async def configs(client: AIOKafkaAdminClient, topics: list[Topic]) -> dict[str, dict[str, str]]:
+    """What the broker says of the configuration of existing topics: by topic, name -> value. Empty
+    for a topic of which the user may not know it."""
+    if not topics:
+        return {}
+    answers = await client.describe_configs(
+        [ConfigResource(ConfigResourceType.TOPIC, t.name) for t in topics]
+    )
+    return {
+        resource[3]: {entry[0]: entry[1] for entry in resource[4]}
+        for answer in answers
+        for resource in answer.resources
+    }
+
+
 async def create(settings: Settings) -> list[Outcome]:
     """Makes the topics that are missing; changes none that exists. Raises TopicsError."""
     topics = list(plan(settings))
@@ -237,16 +252,7 @@ async def _differences(
 ) -> dict[str, list[str]]:
     """Where topics that existed before are not as planned."""
     checked = [t for t in topics if t.name in existing]
-    if not checked:
-        return {}
-    answers = await client.describe_configs(
-        [ConfigResource(ConfigResourceType.TOPIC, t.name) for t in checked]
-    )
-    found = {
-        resource[3]: {entry[0]: entry[1] for entry in resource[4]}
-        for answer in answers
-        for resource in answer.resources
-    }
+    found = await configs(client, checked)
     result: dict[str, list[str]] = {}
     for topic in checked:
         lines = result.setdefault(topic.name, [])
