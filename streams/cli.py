@@ -90,7 +90,7 @@ def worker(roles: str, contracts: Path | None) -> None:
     from streams.settings import load  # noqa: PLC0415 - see the module's docstring
 
     settings = load(contracts=contracts)
-    from streams.app import run_worker  # noqa: PLC0415
+    from streams.roles import run_worker  # noqa: PLC0415
 
     run_worker(settings, wanted)
 

@@ -9,10 +9,11 @@ from aiokafka import TopicPartition
 
 from monitor.engine import Fenced, StoreBehind
 from streams import metrics, topics
-from streams.app import TAKE, Worker, _halt, build, cut, take
+from streams.app import TAKE, Worker, build, cut, take
 from streams.dead_letters import NothingReadableError
 from streams.health import Health
 from streams.metrics import COUNTS
+from streams.roles import _halt
 from streams.settings import Settings
 from streams.store import StoreCorrupt, StoreUnsafe
 from streams.topic_log import Raw, TopicLog
