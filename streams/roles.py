@@ -25,7 +25,7 @@ from typing import Any, Final, get_args
 
 from monitor.engine import Engine, Fenced, StoreBehind
 from monitor.model import FOLD_VERSION
-from streams import logs, metrics, telemetry, topics
+from streams import logs, metrics, preflight, telemetry, topics
 from streams.app import GRACE, Role, Worker, join_within
 from streams.batches import Batches
 from streams.dead_letters import DeadLetters, NothingReadableError
@@ -210,8 +210,7 @@ def _run(settings: Settings, role: Role) -> None:
 
 
 async def _checked(settings: Settings, role: Role, stop: asyncio.Event) -> None:
-    topic = await topics.journal_partitions(settings)
-    topics.check_partitions(settings.partitions, topic, None)
+    await preflight.check(settings, role)
     await topics.check_session(settings)
     began = time.monotonic()
     health = Health(role, start=join_within(settings) + PATIENCE)
