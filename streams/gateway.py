@@ -44,6 +44,7 @@ from streams.health import Health, serving
 from streams.http_server import listening
 from streams.otlp_files import JSON, PROTOBUF
 from streams.otlp_json import mended
+from streams.patience import words
 from streams.processes import until_stopped
 from streams.settings import Settings, load
 from streams.split import LOGS, TRACES, Cut, Signal, cut_json, cut_protobuf
@@ -204,16 +205,20 @@ class _Share:
         self._of = allowance
         self._size = 0
 
-    def grow(self, size: int) -> None:
-        """To at least `size` bytes. Raises _Refusal when all requests together hold too much; one
-        alone is let in however small the allowance is.
+    def fit(self, size: int) -> None:
+        """Raises _Refusal when all requests together would hold too much with `size` bytes here; one
+        alone is let in however small the allowance is. Takes nothing.
         """
-        more = size - self._size
-        if more <= 0:
-            return
         others = self._of.held - self._size
         if others and others + size > self._of.most:
             raise _Refusal(503, _UNAVAILABLE, "the gateway is busy; send it again", 1)
+
+    def grow(self, size: int) -> None:
+        """Takes at least `size` bytes. Raises as `fit` does."""
+        more = size - self._size
+        if more <= 0:
+            return
+        self.fit(size)
         self._size = size
         self._of.held += more
         metrics.put("gateway_bytes_held", self._of.held)
@@ -262,7 +267,9 @@ class _Gate:
         if size > self._settings.gateway_max_request:
             raise self._too_large()
         with self._allowance.share() as share:
-            share.grow(size)  # before the body is sent, where its length is told
+            # Told before the body is sent, where its length is known. Taken is only what has come:
+            # clients that announce much and send nothing must not keep others out.
+            share.fit(size)
             body = await self._body(request, share)
             cut = self._cut(body, route, kind)
             await self._write(route.topic, cut.messages)
@@ -358,13 +365,13 @@ class _Gate:
             self._failing = None
         except MessageSizeTooLargeError as error:
             # Sending it again would fail again: the topic allows less than the settings say.
-            log.error("not written to %s: %s", topic, error)  # noqa: TRY400 - the text is all
+            log.error("not written to %s: %s", topic, words(error))  # noqa: TRY400 - the text is all
             raise _Refusal(
                 413, _RESOURCE_EXHAUSTED, "larger than the topic's max.message.bytes"
             ) from None
         except (KafkaError, OSError, TimeoutError) as error:
             self._failing = self._failing or time.monotonic()
-            log.warning("not written to %s: %s", topic, error or type(error).__name__)
+            log.warning("not written to %s: %s", topic, words(error))
             raise _Refusal(
                 503, _UNAVAILABLE, "Kafka does not acknowledge; send it again", 5
             ) from None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from streams.errors import UserError
 from streams.settings import variable
@@ -15,6 +17,20 @@ from streams.settings import variable
 FIRST_REQUEST: Final = 30.0
 """Seconds within which a connection must have told its first request's headers. aiohttp waits for
 them without end, so that clients who never finish would take every file that the process may open."""
+
+
+class _Malformed(logging.Filter):
+    """What is no HTTP was answered with 400 and is nobody's defect here: a warning, no error. Its
+    text, which quotes the client, stays out, so that a scanner's many lines are told as one."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+            record.msg, record.exc_info = "what is no HTTP request came from %s", None
+        return True
+
+
+_MALFORMED: Final = _Malformed()
 
 
 @asynccontextmanager
@@ -33,6 +49,7 @@ async def listening(
         return answer
 
     app.middlewares.insert(0, heard)
+    logging.getLogger("aiohttp.server").addFilter(_MALFORMED)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=grace, **options)
     await runner.setup()
     connections = runner.server

@@ -226,6 +226,36 @@ def test_above_its_allowance_the_gateway_tells_clients_to_come_back():
     asyncio.run(main())
 
 
+def test_what_is_announced_but_not_sent_takes_nothing_from_the_allowance():
+    """Clients that announce most of it and then send ten bytes keep nobody out."""
+
+    async def main():
+        server = TestServer(g.app(load(in_flight="4MiB"), Memory()))
+        await server.start_server(auto_decompress=False)
+        head = b"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\n"
+        slow = []
+        for _ in range(3):
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(head + b"Content-Length: 3000000\r\n\r\n0123456789")
+            slow.append(writer)
+        async with asyncio.timeout(10):
+            while metrics.value("gateway_bytes_held") < 30:
+                await asyncio.sleep(0.01)
+        body = request(*[10_000] * 300).SerializeToString()
+        async with TestClient(server) as client:
+            answer = await client.post("/v1/traces", data=io.BytesIO(body), headers=PROTOBUF)
+            for writer in slow:
+                writer.close()
+        return answer.status
+
+    assert asyncio.run(main()) == 200
+
+
+def test_why_kafka_did_not_take_a_message_is_logged_even_if_the_error_is_mute(caplog):
+    post(BODY, PROTOBUF, sink=Memory(TimeoutError()))
+    assert caplog.messages == ["not written to otlp_spans: TimeoutError"]
+
+
 def test_a_gateway_whose_writes_fail_is_unwell_after_a_while(monkeypatch):
     health = Health("gateway", start=1)
     sink = Memory(KafkaConnectionError())

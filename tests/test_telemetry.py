@@ -274,6 +274,34 @@ def test_an_endpoint_that_is_none_is_refused(wrong):
         load(telemetry_endpoint=wrong)
 
 
+@pytest.mark.parametrize(
+    ("sent", "lines"),
+    [
+        (b"GARBAGE\r\n\r\n", 0),
+        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", 0),
+        (b"GET / HTTP/9.9\r\n\r\n", 1),
+        (b"POST / HTTP/1.1\r\nContent-Length: abc\r\n\r\n", 1),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", 1),
+    ],
+)
+def test_what_is_no_http_is_a_warning_without_a_traceback(sent, lines, caplog):
+    async def scenario():
+        async with http_server.listening(
+            web.Application(), "http_listen", "127.0.0.1:0", grace=1
+        ) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            async with asyncio.timeout(10):
+                answer = await reader.read()
+            writer.close()
+            return answer
+
+    assert b" 400 " in asyncio.run(scenario()).splitlines()[0]
+    records = [r for r in caplog.records if r.name == "aiohttp.server"]
+    told = [logs.Safe().format(record).partition(" ")[2] for record in records]
+    assert told == ["WARNING aiohttp.server: what is no HTTP request came from 127.0.0.1"] * lines
+
+
 # -- logs --------------------------------------------------------------------------------------
 
 
