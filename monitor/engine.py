@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import pairwise
 
+import msgspec
+
 from monitor.bench import Bench
 from monitor.counters import Counters
 from monitor.fold import fail, fold
@@ -103,7 +105,10 @@ class Engine:
             data = loaded[name].head
             if data is None:
                 continue
-            head = decode_head(data)
+            try:
+                head = decode_head(data)
+            except msgspec.MsgspecError as error:
+                await self.store.give_up(partition, f"state of {name}: {error}")
             when, reason = self.due(head)
             if head.closed is None and when <= now:
                 written.append(Close(name, reason, head.offset))
@@ -171,7 +176,11 @@ class _Batch:
         self._expected, loaded = await self._store.load(self._partition, wanted)
         self._watermark = self._expected
         counters = self._engine.counters
-        self._works = {name: Work(name, loaded[name], counters) for name in wanted}
+        for name in wanted:
+            try:
+                self._works[name] = Work(name, loaded[name], counters)
+            except msgspec.MsgspecError as error:
+                await self._store.give_up(self._partition, f"state of {name}: {error}")
         self._held = sum(map(_size, loaded.values()))
         mark = self._watermark
         if mark is None or not records:
@@ -265,7 +274,12 @@ class _Batch:
                 self._engine.on_fold_error(work.trajectory, error)
                 work.requests = []
                 return fail(work, offset, time, bench)
-            work.add_content(await self._load_content(work.trajectory))
+            loaded = await self._load_content(work.trajectory)
+            try:
+                work.add_content(loaded)
+            except msgspec.MsgspecError as error:
+                why = f"spans of {work.trajectory}: {error}"
+                await self._store.give_up(self._partition, why)
 
     async def _load_content(self, trajectory: str) -> Loaded:
         self._engine.counters.contents += 1

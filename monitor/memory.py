@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import msgspec
 
 from monitor.contract import PolicySet
 from monitor.label import Event
-from monitor.ports import Loaded, SaveOutcome, Saving, Wanted, Watermark
+from monitor.ports import Loaded, SaveOutcome, Saving, StoreCorrupt, Wanted, Watermark
 from monitor.reading import ParseRequest
 
 
@@ -103,6 +104,11 @@ class MemoryStore:
                 self.bytes_saved += sum(len(name) + len(data) for name, data in part.items())
         self.fuse()
         return "written"
+
+    async def give_up(self, partition: int, why: str) -> NoReturn:
+        self.watermarks.pop(partition, None)
+        self.entries.pop(partition, None)
+        raise StoreCorrupt(f"partition {partition}: {why}")
 
     async def due(self, partition: int, now: int, limit: int) -> Sequence[str]:
         self.fuse()

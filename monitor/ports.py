@@ -8,7 +8,7 @@ it through, because a failing port is waited for, never judged.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NoReturn, Protocol
 
 from monitor.model import Struct
 
@@ -70,6 +70,13 @@ class Saving(Struct, frozen=True):
     fresh: bool = False
 
 
+class StoreCorrupt(Exception):  # noqa: N818 - an outcome, named like the engine's
+    """A stored value is not what its key says; the text names the value and what is wrong. The
+    partition's state is given up: whoever runs the engine takes the partition over anew, and folds
+    its journal again.
+    """
+
+
 class Store(Protocol):
     """State of the trajectories of one partition and the watermark, saved atomically together."""
 
@@ -89,6 +96,10 @@ class Store(Protocol):
 
     async def due(self, partition: int, now: int, limit: int) -> Sequence[str]:
         """Up to `limit` trajectories whose close is due at `now` (milliseconds), earliest first."""
+
+    async def give_up(self, partition: int, why: str) -> NoReturn:
+        """Removes the partition's state, its watermark first: something of it cannot be read. Raises
+        StoreCorrupt, which says so."""
 
 
 class Publisher(Protocol):

@@ -25,6 +25,7 @@ from typing import Any, Final, get_args
 
 from monitor.engine import Engine, Fenced, StoreBehind
 from monitor.model import FOLD_VERSION
+from monitor.ports import StoreCorrupt
 from streams import logs, metrics, preflight, telemetry, topics
 from streams.app import GRACE, Role, Worker, join_within
 from streams.batches import Batches
@@ -45,7 +46,7 @@ from streams.sender import KafkaPublisher, Sender
 from streams.settings import Settings, variable
 from streams.spending import Budget
 from streams.store import FAILURES as STORE_FAILURES
-from streams.store import RedisStore, StoreCorrupt, StoreUnsafe
+from streams.store import RedisStore, StoreUnsafe
 from streams.watchdog import StalledError
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,10 @@ below, so that all of them lie in one slot and one script may touch them, on a R
 | `@:c:<t>` | hash   | content: read only when an answer is grounded                    |
 
 A head, field or content value starts with its owner: a byte of schema version and the 16 bytes of
-the trace id. Another owner or version raises `StoreCorrupt`: a connection that hands out another
-request's answer must not turn one trajectory's state into another's verdict.
+the trace id. Another owner or version must not turn one trajectory's state into another's verdict,
+and a key of another type, which some other program wrote, is no state at all. Such a value is read
+once more on a new connection, since an old one may have handed out another request's answer; if it
+stays, the partition's state is removed, and `StoreCorrupt` raised: the journal is folded again.
 
 A Redis that evicts keys takes heads and leaves the watermark, so that nothing seems to be missing.
 Every load asks how many keys it has evicted; when that differs from `@:e`, the state is not to be
@@ -30,9 +32,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Self
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import msgspec
 from redis.asyncio import Redis, RedisCluster
@@ -48,7 +52,7 @@ from redis.exceptions import (
 
 from monitor.engine import StoreBehind
 from monitor.head import STATE_VERSION
-from monitor.ports import Loaded, SaveOutcome, Saving, Wanted, Watermark
+from monitor.ports import Loaded, SaveOutcome, Saving, StoreCorrupt, Wanted, Watermark
 from streams import metrics, telemetry
 from streams.errors import UserError
 from streams.patience import PATIENCE, patiently, words
@@ -57,10 +61,12 @@ from streams.setting_values import redacted, variable
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 SCHEMA: Final = STATE_VERSION
 """Layout of the stored values. It is part of every key: another version finds nothing and rebuilds
 from the journal, and a rolled-back one finds its own state again."""
 _OWNER: Final = 17
+_TRAJECTORY: Final = re.compile(rb"[0-9a-f]{32}")
 _CALL: Final = 15.0
 """Seconds after which an unanswered call has failed."""
 
@@ -132,13 +138,7 @@ return 1
 """
 
 
-class StoreCorrupt(Exception):  # noqa: N818 - an outcome, named like the engine's
-    """A stored value is not what its key says; the text names key and fault. Never repairable here:
-    the worker exits, and state is folded again from the journal.
-    """
-
-
-class StoreUnsafe(UserError):  # noqa: N818 - as above
+class StoreUnsafe(UserError):  # noqa: N818 - an outcome, named like the engine's
     """The Redis is set up so that it may drop state silently; the text says what to change."""
 
 
@@ -263,20 +263,14 @@ class RedisStore:
         for trajectory, want in wanted.items():
             keys += (f"{tag}:h:{trajectory}", f"{tag}:f:{trajectory}", f"{tag}:c:{trajectory}")
             args += (len(want.fields), 1 if want.content else 0, *want.fields)
-        mark, evicted, *values = await self._script("load", _LOAD, keys, args)
+
+        async def load() -> tuple[Watermark | None, bytes, dict[str, Loaded]]:
+            mark, evicted, *values = await self._script("load", _LOAD, keys, args)
+            return self._watermark(mark), evicted, _loaded(wanted, values)
+
+        mark, evicted, loaded = await self._read(partition, load)
         self._compare(partition, evicted)
-        loaded = {}
-        for (trajectory, want), (head, fields, content) in zip(wanted.items(), values, strict=True):
-            owner = _owner(trajectory)
-            flat = fields
-            if content is None:  # values only, in the order of the names
-                flat = [x for pair in zip(want.fields, fields, strict=True) for x in pair]
-            loaded[trajectory] = Loaded(
-                None if head is None else _own(owner, head, trajectory),
-                _pairs(owner, flat, trajectory),
-                None if content is None else _pairs(owner, content, trajectory),
-            )
-        return self._kept(partition, self._watermark(mark)), loaded
+        return self._kept(partition, mark), loaded
 
     async def save(
         self,
@@ -304,7 +298,7 @@ class RedisStore:
             args += (len(change.fields), len(change.content))
             for name, value in (*change.fields.items(), *change.content.items()):
                 args += (name, owner + value)
-        answer = await self._script("save", _SAVE, keys, args)
+        answer = await self._read(partition, lambda: self._script("save", _SAVE, keys, args))
         if answer in (1, mark):
             self._seen[partition] = watermark
             return "written"
@@ -315,23 +309,48 @@ class RedisStore:
         """Raises StoreBehind as `load` does: a Redis that was flushed or restored while nothing
         arrived is noticed here."""
         tag = self._tag(partition)
-        raw, evicted, due = await self._script(
-            "due", _DUE, [f"{tag}:w", f"{tag}:due"], [now, limit]
-        )
+        keys = [f"{tag}:w", f"{tag}:due"]
+
+        async def look() -> tuple[Watermark | None, bytes, list[str]]:
+            raw, evicted, due = await self._script("due", _DUE, keys, [now, limit])
+            return self._watermark(raw), evicted, [_trajectory(name) for name in due]
+
+        mark, evicted, due = await self._read(partition, look)
         self._compare(partition, evicted)
-        self._kept(partition, self._watermark(raw))
-        return [trajectory.decode() for trajectory in due]
+        self._kept(partition, mark)
+        return due
+
+    async def give_up(self, partition: int, why: str) -> NoReturn:
+        self._seen.pop(partition, None)
+        await self.reset(partition, watermark=True)
+        raise StoreCorrupt(
+            f"partition {partition}: {why}; its state is removed, and the journal folded again"
+        )
 
     # -- for whoever owns the partition ------------------------------------------------------
 
     async def watermark(self, partition: int) -> Watermark | None:
         """What of the journal is folded into the state, whatever was seen before.
 
-        None, and the state is removed, when keys were evicted since it was begun.
+        None, and the state is removed, when keys were evicted since it was begun, or when the
+        watermark is none.
         """
         self._seen.pop(partition, None)
         tag = self._tag(partition)
-        raw, evicted, before = await self._script("watermark", _MARK, [f"{tag}:w", f"{tag}:e"], [])
+        keys = [f"{tag}:w", f"{tag}:e"]
+
+        async def look() -> tuple[Watermark | None, bytes, bytes | None]:
+            raw, evicted, before = await self._script("watermark", _MARK, keys, [])
+            if before is not None and not before.isdigit():
+                raise StoreCorrupt(f"{keys[1]} is no number")
+            return self._watermark(raw), evicted, before
+
+        try:
+            mark, evicted, before = await self._read(partition, look)
+        except StoreCorrupt as error:
+            log.error("%s", error)  # noqa: TRY400 - mended: there is no state now
+            await self._call("watermark", lambda: self._client.unlink(keys[1]))
+            mark, evicted, before = await self._read(partition, look)
         self._evicted[partition] = evicted
         if evicted and int(evicted) != int(before or 0):
             log.error(
@@ -342,7 +361,7 @@ class RedisStore:
             key = f"{tag}:e"
             await self._call("watermark", lambda: self._client.set(key, evicted, ex=self._ttl))
             return None
-        return self._kept(partition, self._watermark(raw))
+        return self._kept(partition, mark)
 
     def _compare(self, partition: int, evicted: bytes) -> None:
         """Raises StoreBehind when keys were evicted since the partition was taken over."""
@@ -381,13 +400,23 @@ class RedisStore:
         await self._call("reset", remove)
 
     async def partitions(self) -> int | None:
-        """The partition count that the stored state was made with; None for an empty store."""
+        """The partition count that the stored state was made with; None for an empty store. A
+        watermark that is none says nothing: it is removed when its partition is taken over."""
         counts = set()
         for partition in range(self._partitions):
             key = f"{self._tag(partition)}:w"
-            raw = await self._call("partitions", lambda key=key: self._client.get(key))  # type: ignore[misc]
-            if raw is not None:
-                counts.add(_decoded(raw).partitions)
+
+            async def look(key: str = key) -> bytes | None:
+                with _typed():
+                    found: bytes | None = await self._client.get(key)
+                return found
+
+            try:
+                raw = await self._call("partitions", look)
+                if raw is not None:
+                    counts.add(_decoded(raw).partitions)
+            except StoreCorrupt as error:
+                log.warning("partition %d: %s", partition, error)
         return min(counts, key=lambda count: count == self._partitions, default=None)
 
     async def check(self) -> list[str]:
@@ -419,8 +448,26 @@ class RedisStore:
             return list(answers.values()) if nested else [answers]
         return [await self._client.info(section)]
 
+    async def _read(self, partition: int, attempt: Callable[[], Awaitable[T]]) -> T:
+        """What `attempt` gives; once more on a new connection when it finds a value that is not what
+        its key says, and then no more."""
+        try:
+            return await attempt()
+        except StoreCorrupt as error:
+            log.warning("partition %d: %s; asking again", partition, error)
+        await self._client.aclose()  # which connects anew when it is used
+        try:
+            return await attempt()
+        except StoreCorrupt as error:
+            why = str(error)
+        return await self.give_up(partition, why)
+
     async def _script(self, name: str, text: str, keys: list[str], args: list[Any]) -> Any:
         async def run() -> Any:
+            with _typed():
+                return await once()
+
+        async def once() -> Any:
             sha = self._sha.get(name)
             if sha is not None:
                 try:
@@ -468,6 +515,39 @@ def _decoded(raw: bytes) -> _Stored:
         raise StoreCorrupt(f"a watermark cannot be read: {error}") from error
 
 
+@contextmanager
+def _typed() -> Iterator[None]:
+    """Redis says WRONGTYPE where a key is not of the type that is asked for: that is no outage."""
+    try:
+        yield
+    except ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
+        raise StoreCorrupt("a key holds another type of value than it must") from error
+
+
+def _trajectory(name: bytes) -> str:
+    if not _TRAJECTORY.fullmatch(name):
+        raise StoreCorrupt("what falls due is no trajectory")
+    return name.decode()
+
+
+def _loaded(wanted: Mapping[str, Wanted], values: Sequence[Any]) -> dict[str, Loaded]:
+    """State by trajectory, from a load's answer. Raises StoreCorrupt."""
+    loaded = {}
+    for (trajectory, want), (head, fields, content) in zip(wanted.items(), values, strict=True):
+        owner = _owner(trajectory)
+        flat = fields
+        if content is None:  # values only, in the order of the names
+            flat = [x for pair in zip(want.fields, fields, strict=True) for x in pair]
+        loaded[trajectory] = Loaded(
+            None if head is None else _own(owner, head, trajectory),
+            _pairs(owner, flat, trajectory),
+            None if content is None else _pairs(owner, content, trajectory),
+        )
+    return loaded
+
+
 def _place(mark: Watermark | None) -> tuple[int, int, int]:
     return (-1, -1, -1) if mark is None else (mark.epoch, mark.offset, mark.index)
 
@@ -485,11 +565,14 @@ def _own(owner: bytes, value: bytes, trajectory: str) -> bytes:
 def _pairs(owner: bytes, flat: list[Any], trajectory: str) -> dict[str, bytes]:
     """Entries of a reply that alternates names and values; a missing value is None."""
     items = iter(flat)
-    return {
-        name if isinstance(name, str) else name.decode(): _own(owner, value, trajectory)
-        for name, value in zip(items, items, strict=True)
-        if value is not None
-    }
+    try:
+        return {
+            name if isinstance(name, str) else name.decode(): _own(owner, value, trajectory)
+            for name, value in zip(items, items, strict=True)
+            if value is not None
+        }
+    except UnicodeDecodeError:
+        raise StoreCorrupt(f"a field of trajectory {trajectory} has no name") from None
 
 
 def _escaped(text: str) -> str:

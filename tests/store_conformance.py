@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from monitor.ports import Loaded, Saving, Store, Wanted, Watermark
+from monitor.ports import Loaded, Saving, Store, StoreCorrupt, Wanted, Watermark
 
 A, B, C = ("a" * 32, "b" * 32, "c" * 32)
 FULL = Wanted(("x", "y", "z"), content=True)
@@ -47,6 +47,19 @@ class StoreConformance:
                     C: Loaded(None, {}, {}),
                 },
             )
+
+        run(scenario())
+
+    def test_state_that_is_given_up_is_gone_and_its_neighbour_stays(self, store, run):
+        async def scenario():
+            for partition in (1, 2):
+                await store.save(partition, None, mark(3), {A: Saving(b"h", due=5)})
+            with pytest.raises(StoreCorrupt, match="partition 1: it is rubbish"):
+                await store.give_up(1, "it is rubbish")
+            assert await store.load(1, {A: Wanted()}) == (None, {A: Loaded()})
+            assert list(await store.due(1, 10**15, 10)) == []
+            assert (await store.load(2, {A: Wanted()}))[1][A].head == b"h"
+            assert await store.save(1, None, mark(0), {A: Saving(b"new")}) == "written"
 
         run(scenario())
 

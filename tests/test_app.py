@@ -8,6 +8,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from monitor.engine import Fenced, StoreBehind
+from monitor.ports import StoreCorrupt
 from streams import metrics, topics
 from streams.app import TAKE, Worker, build, cut, take
 from streams.dead_letters import NothingReadableError
@@ -15,7 +16,7 @@ from streams.health import Health
 from streams.metrics import COUNTS
 from streams.roles import _halt
 from streams.settings import Settings
-from streams.store import StoreCorrupt, StoreUnsafe
+from streams.store import StoreUnsafe
 from streams.topic_log import Raw, TopicLog
 from streams.watchdog import StalledError
 

@@ -15,7 +15,7 @@ from monitor.head import decode_head
 from monitor.label import Label, encode
 from monitor.memory import Crash, Fuse, MemoryPolicySets, MemoryPublisher, MemoryStore
 from monitor.model import Close, Lost, Observed, Pin, Record, Span, Unknown
-from monitor.ports import Watermark
+from monitor.ports import StoreCorrupt, Watermark
 from tests.traces import (
     ROOT,
     SECOND,
@@ -128,6 +128,36 @@ def test_a_store_that_lost_writes_is_not_written_to() -> None:
     engine.store = Forgetful()
     with pytest.raises(StoreBehind):
         asyncio.run(engine.apply(0, records(root(), first=1), epoch=0))
+
+
+@pytest.mark.parametrize("part", ["head", "content"])
+def test_state_that_cannot_be_read_is_given_up_and_folded_again(part: str) -> None:
+    """The same events come out as if nothing had been, and none contradicts another."""
+    spans = llm(2, req=[("a", "t")]), tool(3, "a", "t"), llm(4, ans="ok"), tool(1, "b", "t"), root()
+    given = records(*spans, Close(TRACE, "root_settled", 4))  # the fourth comes late
+    whole, broken = World(), World()
+    whole.apply(given)
+    broken.apply(given[:3])
+    entry = broken.store.entries[0][TRACE]
+    if part == "head":
+        entry.head = entry.head[:20]
+    else:
+        entry.content = {name: data[:5] for name, data in entry.content.items()}
+    with pytest.raises(StoreCorrupt, match=f"partition 0: .* of {TRACE}"):
+        broken.apply(given[3:])
+    assert broken.store.watermarks == {}
+    broken.apply(given[:3], silent=True)
+    broken.apply(given[3:])
+    assert [e.id for e in broken.publisher.events] == [e.id for e in whole.publisher.events]
+
+
+def test_a_close_that_finds_state_which_cannot_be_read_gives_it_up() -> None:
+    world = World()
+    world.apply(records(llm(1, ans="ok"), root()))
+    world.store.entries[0][TRACE].head = b"\xff"
+    with pytest.raises(StoreCorrupt, match=f"partition 0: state of {TRACE}"):
+        asyncio.run(world.engine().closes(0, 10**12))
+    assert world.store.watermarks == {}
 
 
 def test_an_older_epoch_is_fenced_and_a_newer_one_begins_at_any_offset() -> None:

@@ -9,9 +9,9 @@ import redis
 
 from monitor.engine import StoreBehind
 from monitor.memory import MemoryStore
-from monitor.ports import Saving, Wanted, Watermark
+from monitor.ports import Saving, StoreCorrupt, Wanted, Watermark
 from streams import store as store_module
-from streams.store import SCHEMA, RedisStore, StoreCorrupt, StoreRefused, StoreUnsafe
+from streams.store import SCHEMA, RedisStore, StoreRefused, StoreUnsafe
 from tests.services import (  # noqa: F401
     free_port,
     redis_cluster_url,
@@ -93,9 +93,10 @@ class OnRedis(StoreConformance):
             raw.set(mine, raw.get(other))
         else:
             raw.hset(mine, mapping=raw.hgetall(other))
+        assert run(store.load(1, {B: FULL}))[1][B].head == b"h"
         with pytest.raises(StoreCorrupt, match=A):
             run(store.load(1, {A: FULL}))
-        assert run(store.load(1, {B: FULL}))[1][B].head == b"h"
+        assert self.keys(raw, prefix) == []  # to be folded again
 
     def test_a_value_of_another_schema_version_is_refused(self, store, run, raw, prefix):
         run(store.save(1, None, mark(1), {A: Saving(b"h")}))
@@ -103,6 +104,65 @@ class OnRedis(StoreConformance):
         raw.set(key, bytes((store_module.SCHEMA + 1,)) + raw.get(key)[1:])
         with pytest.raises(StoreCorrupt):
             run(store.load(1, {A: Wanted()}))
+
+    @pytest.mark.parametrize("kind", ["w", "e", "due", "h", "f", "c"])
+    @pytest.mark.parametrize("what", ["another type", "rubbish"])
+    def test_a_foreign_value_gives_up_the_state_of_its_partition_alone(
+        self, store, run, raw, prefix, kind, what
+    ):
+        changes = {A: Saving(b"h", {"x": b"1"}, {"e": b"1"}, due=5)}
+        tag = f"{{{prefix}:{SCHEMA}:1}}"
+        key = f"{tag}:{kind}" + (f":{A}" if kind in "hfc" else "")
+
+        async def scenario():
+            for partition in (1, 2):
+                await store.save(partition, None, mark(1), changes)
+            before = await store.load(2, {A: FULL})
+            if what == "another type":
+                raw.delete(key)
+                raw.sadd(key, "x")
+            elif kind in "fc":
+                raw.hset(key, b"\xff", b"\xff")
+            elif kind == "due":
+                raw.zadd(key, {b"\xff": 1})
+            else:
+                raw.set(key, b"\xff\x00")
+            if kind in "we":
+                assert await store.partitions() in {None, 12}
+                assert await store.watermark(1) is None
+            else:
+                calls = {
+                    ("due", "another type"): lambda: store.save(1, mark(1), mark(2), changes),
+                    ("due", "rubbish"): lambda: store.due(1, 10, 10),
+                }
+                call = calls.get((kind, what), lambda: store.load(1, {A: FULL}))
+                with pytest.raises(StoreCorrupt, match=r"^partition 1: .* is removed"):
+                    await call()
+                assert await store.watermark(1) is None
+            assert [k for k in self.keys(raw, prefix) if k.startswith(tag.encode())] == []
+            assert await store.save(1, None, mark(3), changes) == "written"
+            assert await store.load(2, {A: FULL}) == before
+
+        run(scenario())
+
+    def test_a_wrong_answer_that_does_not_come_again_costs_nothing(self, store, run, monkeypatch):
+        """As of a connection that hands out what another request has asked for."""
+        real, answers = store._script, []
+
+        async def script(name, *args):
+            answers.append(await real(name, *args))
+            head = [x for x in answers[-1][2:] if x]
+            if name == "load" and len(answers) == 1 and head:
+                answers[0][2][0] = b"\x00" * 40
+            return answers[-1]
+
+        async def scenario():
+            await store.save(1, None, mark(1), {A: Saving(b"h")})
+            monkeypatch.setattr(store, "_script", script)
+            assert (await store.load(1, {A: Wanted()}))[1][A].head == b"h"
+
+        run(scenario())
+        assert len(answers) == 2
 
     def test_an_answer_that_would_be_too_large_leaves_spans_out(self, store, run, monkeypatch):
         script = store_module._LOAD.replace(str(store_module._GIVEN), "1500")
