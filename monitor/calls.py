@@ -314,6 +314,7 @@ def quoted_results(calls: list[LogicalCall], turns: list[Turn], *, resumed: bool
     for call in sorted(calls, key=lambda c: c.position):
         if call.call_id is not None:
             by_id.setdefault(call.call_id, []).append(call)
+    named: set[str] = set()
     first = not resumed
     for turn in turns:
         if turn.place.kind != "llm":
@@ -331,11 +332,12 @@ def quoted_results(calls: list[LogicalCall], turns: list[Turn], *, resumed: bool
                 if first:
                     context.call_ids.append(call_id)
                 elif call_id not in by_id:
-                    if (alias := _alias(request, calls, taken, here)) is not None:
+                    if (alias := _alias(request, calls, taken, named, here)) is not None:
                         by_id[call_id] = [alias]
                         if not alias.requested:
                             alias.call_id = call_id  # only its span told of it, without an id
                         taken.add(alias.call_id)
+                        named.add(alias.key)
                         context.aliases.append(call_id)
                         continue
                     call = _call(request, turn, index)
@@ -361,14 +363,22 @@ def quoted_results(calls: list[LogicalCall], turns: list[Turn], *, resumed: bool
 
 
 def _alias(
-    request: RequestedCall, calls: list[LogicalCall], taken: set[str | None], here: Position
+    request: RequestedCall,
+    calls: list[LogicalCall],
+    taken: set[str | None],
+    named: set[str],
+    here: Position,
 ) -> LogicalCall | None:
     """The earliest call that a history quotes under another id: it was requested under one of its
-    own, or its spans tell none."""
+    own, or its request or its spans tell none. `named`: keys of calls that have such an id."""
     found = [
         call
         for call in calls
-        if (call.call_id not in taken if call.requested else call.call_id is None and call.executed)
+        if (
+            call.key not in named
+            if call.call_id is None and (call.requested or call.executed)
+            else call.requested and call.call_id not in taken
+        )
         and call.tool == request.tool
         and call.position < here
         and _same(call.arguments, request.arguments)
@@ -393,9 +403,11 @@ def _unreturned(
 def quote(call: LogicalCall, quoted: ReturnedResult, why: Unseen | None = None) -> None:
     """A later turn's history quotes the result of a call. `why`: not all of that history is shown,
     so that what is quoted may be cut."""
-    if quoted.result is None and not quoted.failed:
-        return
     call.returned = True
+    if quoted.result is None and not quoted.failed:
+        if call.result is None and call.error is None:
+            call.result_unseen = call.result_unseen or why or "content_hidden"
+        return
     better = call.result_unseen is not None and quoted.result is not None and why is None
     if call.result is None or better:
         call.result, call.result_unseen = quoted.result, why

@@ -8,13 +8,14 @@ way of writing spans, add a module with what `dialect.Dialect` asks for to
 raw.py       what a transport hands over
 dialect.py   what a dialect gives
 genai.py     OpenTelemetry GenAI conventions, and what frameworks add to them
-openinference.py, openllmetry.py, langsmith.py, langfuse.py, logfire.py, vercel.py,
+openinference.py, openllmetry.py, langsmith.py, langfuse.py, litellm.py, logfire.py, vercel.py,
 claude_code.py, mcp.py
 events.py    messages told by events; logs.py  by log records
 payload.py   a run's whole input or output; flat.py  messages flattened into attributes
 messages.py  messages as JSON text; decode.py  one of them; chat.py  as most have them;
 shapes.py    in any shape
-wrapped.py   arguments and results taken out of wrappings; literal.py  Python's repr
+wrapped.py   arguments and results taken out of wrappings; literal.py  Python's repr;
+dspy.py      what DSPy writes into prompts
 content.py   texts: what was shown and why not more
 trim.py      which messages of a repeated history are kept
 limits.py    bounds on everything
@@ -31,6 +32,7 @@ from monitor.semconv import (
     genai,
     langfuse,
     langsmith,
+    litellm,
     logfire,
     mcp,
     openinference,
@@ -77,6 +79,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     langsmith,
     claude_code,
     logfire,
+    litellm,
     genai,
     vercel,
     langfuse,

@@ -106,7 +106,7 @@ def read(data: bytes | msgspec.Raw) -> WireMessage | None:
     content = bytes(found.content)
     parts: list[Part] | None
     if not content or content == _NULL:
-        if (role == "tool" and content) or found.tool_call_id is not None:
+        if role == "tool" or found.tool_call_id is not None:
             return None
         parts = []
     elif found.tool_call_id is not None or role == "tool":

@@ -28,7 +28,7 @@ _REDACTED: Final = re.compile(
     r"""(?xi) __(?:redacted|elided|filtered|masked|hidden)__
       | [<\[({]{1,2} \s* (?:redacted|elided|omitted|filtered|masked|hidden|scrubbed|content\ hidden)
         \b [^<>\[\](){}]{0,80} [>\])}]{1,2}
-      | \*{3,} """
+      | \*{3,} | <[\w.\ ]{1,80} \ at\ 0x[0-9a-f]+> """
 )
 _REDACTED_LENGTH: Final = 100
 _MARKS: Final = frozenset("_<[({*R \t\r\n")
@@ -148,7 +148,8 @@ def lenient(text: str, *, partial: bool) -> Any | None:
 
 
 def redacted(text: str) -> bool:
-    """Whether the whole text is a marker that stands where content was."""
+    """Whether the whole text is a marker that stands where content was, or Python's for an object
+    that shows nothing of itself, such as a stream."""
     stripped = text.strip()
     if not stripped or len(stripped) > _REDACTED_LENGTH:
         return False

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from monitor.model import Message, SpanKind
-from monitor.semconv import payload
+from monitor.semconv import dspy, payload
 from monitor.semconv.content import plain, redacted
 from monitor.semconv.dialect import Content
 from monitor.semconv.flat import FlatHistory, Tree, listed
@@ -55,6 +55,8 @@ _AUTOMATIC: Final = '"automatic_function_calling_history":[{'
 _TASK: Final = "New task:\n"
 _CALLING: Final = "Calling tools:\n"
 _FINAL: Final = "final_answer"
+_CALLED: Final = ".__call__"
+"""Ends the name of a span that is called by the method which was wrapped (DSPy)."""
 _INTERPRETER: Final = "python_interpreter"
 _GIVEN: Final = re.compile(
     r"""(?mx) ^[ \t]*+ final_answer\(\s*+ (?:answer\s*+=\s*+)?+
@@ -107,14 +109,17 @@ def _tool(raw: RawSpan, content: Content) -> Content:
     content.tool = label(attributes.get(_TOOL))
     if content.tool is None:
         handed = _HANDOFF.fullmatch(raw.name)
-        content.tool = name(f"transfer_to_{handed[1]}" if handed else raw.name)
+        called = raw.name.removesuffix(_CALLED)
+        content.tool = name(f"transfer_to_{handed[1]}" if handed else called)
         if handed:
             return content
+        if raw.scope == dspy.SCOPE and called == dspy.FINISH:
+            return Content(kind="other")
     elif content.tool == _FINAL and raw.scope == _SMOLAGENTS:
         return Content(kind="other")
     content.call_id = label(attributes.get(_CALL_ID)) or label(attributes.get(_TOOL_CALL_ID))
     content.take_arguments(attributes.get(_INPUT), raw.cut.get(_INPUT))
-    if raw.scope == _LLAMA_INDEX:
+    if raw.scope in (_LLAMA_INDEX, dspy.SCOPE):
         content.arguments = within(content.arguments, "kwargs")
     response = _response(attributes.get(_OUTPUT), content.tool)
     if response is not None:
@@ -148,12 +153,22 @@ def _llm(raw: RawSpan, content: Content) -> None:
         history = JsonHistory(found)
     content.inputs, content.omitted, why = trim(history, everything=raw.parent is None)
     content.miss("input", why)
+    why = None
     if len(said):
         reads = said.read_all()
-        content.take_outputs(reads if build is _message else list(map(_answered, reads)))
     else:
         found, why = payload.responded(attributes.get(_OUTPUT), raw.cut.get(_OUTPUT))
-        content.take_outputs([read_raw(item) for item in found], why)
+        reads = [read_raw(item) for item in found]
+    if raw.scope == _SMOLAGENTS:
+        reads = list(map(_answered, reads))
+    elif raw.scope == dspy.SCOPE:
+        content.inputs, content.omitted = dspy.asked(content.inputs), None
+        told = [(dspy.said(message), unseen) for message, unseen in reads]
+        reads = [(message, unseen) for message, unseen in told if message is not None]
+        if told and not reads:
+            content.kind = "other"
+            return
+    content.take_outputs(reads, why)
     if raw.dropped:
         # Messages lie in many attributes, so that those that are left may be any part of them.
         content.unseen["input"] = "attributes_dropped"

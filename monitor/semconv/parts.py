@@ -56,6 +56,9 @@ class UsualMessage(WireMessage, gc=False):
 
     role: Literal["user", "assistant", "system", "tool"]
     parts: list[Part]
+    # Beside the parts, where chat APIs have them, they make a message that is read by its shape.
+    tool_calls: None = None
+    tool_call_id: None = None
 
 
 _ROLES: Final = {

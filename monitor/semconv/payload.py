@@ -106,8 +106,8 @@ def _requests(raw: Raw, depth: int) -> Iterator[Raw]:
             yield raw
             return
         for key in ("system", "system_instruction", "instructions"):
-            if (text := string(found.get(key))) is not None:
-                yield Raw(msgspec.json.encode({"role": "system", "content": text}))
+            if key in found and bytes(found[key])[:1] in (b'"', b"["):
+                yield Raw(b'{"role":"system","content":' + bytes(found[key]) + b"}")
         for key in _LISTS:
             if key in found and bytes(found[key])[:1] in (b'"', b"[", b"{") and depth:
                 yield from _requests(found[key], depth - 1)
@@ -141,7 +141,7 @@ def _response(raw: Raw, found: Fields, depth: int) -> Iterator[Raw]:
     if _is_message(found):
         yield raw
         return
-    for key in ("update", *_OUTPUTS):
+    for key in ("update", "message", *_OUTPUTS):
         if key in found and bytes(found[key])[:1] in (b'"', b"[", b"{") and depth:
             yield from _responses(found[key], depth - 1)
             return

@@ -11,6 +11,7 @@ Known shapes, told apart by what they carry:
 | `{role, parts: [{text}, {function_call: {..}}, {function_response: {..}}]}` | Gemini, Google ADK |
 | `{role, content: [{type: tool-call, toolCallId, toolName, input}, {type: tool-result, ..}]}` | AI SDK |
 | `{lc, id: [.., AIMessage], kwargs: {..}}`, `{type: ai, data: {..}}`, `{type: ai, content, tool_calls}` | LangChain |
+| `{role, parts: [..], tool_calls: [..], tool_call_id}` | LiteLLM |
 | `{index, finish_reason, message: {..}}` | a choice |
 
 One bad part never hides the others, and nothing here raises on any bytes.
@@ -20,6 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
+
+import msgspec
 
 from monitor.model import Unseen
 from monitor.semconv.parts import (
@@ -108,8 +111,11 @@ def _spoken(found: Fields, role: str) -> Read:
     parts: list[Part] = []
     unseen: Unseen | None = None
     content = found.get("content", _ABSENT)
+    listed = found.get("parts")
     answered = _answered(found, role)
     if answered is not None:
+        if not bytes(content) and (text := _joined(listed)) is not None:
+            content, listed = text, None
         failed = string(found.get("status")) == "error"
         parts.append(
             ResultPart(answered or None, string(found.get("name")), content, failed=failed)
@@ -120,7 +126,7 @@ def _spoken(found: Fields, role: str) -> Read:
                 unseen = "content_hidden"
             else:
                 parts.append(part)
-    for part in _listed(found.get("parts")):
+    for part in _listed(listed):
         if part is None:
             unseen = "content_hidden"
         else:
@@ -136,13 +142,24 @@ def _spoken(found: Fields, role: str) -> Read:
     return WireMessage(role, parts), unseen
 
 
+def _joined(listed: Raw | None) -> Raw | None:
+    """The texts of parts that are texts alone, as one JSON string; None where they are not."""
+    parts = list(_listed(listed))
+    texts = [part.content for part in parts if isinstance(part, TextPart)]
+    if not texts or len(texts) < len(parts):
+        return None
+    return Raw(msgspec.json.encode("\n".join(texts)))
+
+
 def _answered(found: Fields, role: str) -> str | None:
     """Id of the call that the whole message answers, empty when it has none; None: it is no such."""
     call_id = _scalar(found.get("tool_call_id"))
     if call_id is not None:
         return call_id
-    if role != "tool" or "content" not in found:
+    if role != "tool":
         return None
+    if "content" not in found:  # the message is there, and what it says is not shown
+        return None if "parts" in found else _scalar(found.get("id"))
     if _holds_results(found["content"]):
         return None
     return _scalar(found.get("id")) or ""

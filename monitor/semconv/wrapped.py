@@ -49,7 +49,7 @@ _ERROR_TEXT: Final = re.compile(
       | [A-Za-z_][\w.]{0,60}(?:Error|Exception)(?::[ ]|\() """
 )
 _WRAPPED: Final = re.compile(
-    r'"(?:text|kwargs|data|content|output|value|error|result|tool_call_id|blocks)"\s*+:'
+    r'"(?:text|json|kwargs|data|content|output|value|error|result|tool_call_id|blocks)"\s*+:'
 )
 _CALLED: Final = re.compile(r'"(?:args|kwargs|input_str)"\s*+:')
 _LOOK: Final = 300
