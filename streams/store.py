@@ -321,7 +321,7 @@ class RedisStore:
         return due
 
     async def give_up(self, partition: int, why: str) -> NoReturn:
-        self._seen.pop(partition, None)
+        # What was seen stays: whoever folds this partition right now must not begin it anew.
         await self.reset(partition, watermark=True)
         raise StoreCorrupt(
             f"partition {partition}: {why}; its state is removed, and the journal folded again"

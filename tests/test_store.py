@@ -145,6 +145,20 @@ class OnRedis(StoreConformance):
 
         run(scenario())
 
+    def test_who_still_folds_a_partition_that_is_given_up_does_not_begin_it_anew(self, store, run):
+        async def scenario():
+            await store.save(1, None, mark(1), {A: Saving(b"h", due=5)})
+            with pytest.raises(StoreCorrupt):
+                await store.give_up(1, "it is rubbish")
+            with pytest.raises(StoreBehind):
+                await store.load(1, {A: Wanted()})
+            with pytest.raises(StoreBehind):
+                await store.due(1, 10, 10)
+            assert await store.watermark(1) is None  # taken over anew
+            assert (await store.load(1, {A: Wanted()}))[1][A].head is None
+
+        run(scenario())
+
     def test_a_wrong_answer_that_does_not_come_again_costs_nothing(self, store, run, monkeypatch):
         """As of a connection that hands out what another request has asked for."""
         real, answers = store._script, []
