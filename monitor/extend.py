@@ -13,7 +13,16 @@ from typing import Any
 from monitor.bench import Bench
 from monitor.calls import LogicalCall, hands_to, quote, report, unrequested
 from monitor.head import NAMES, Head, LastAnswer, content_digest
-from monitor.index import Fields, Known, call_mark, encode_known, known, turn_fields, waiting
+from monitor.index import (
+    Fields,
+    Known,
+    call_mark,
+    encode_known,
+    known,
+    response_end,
+    turn_fields,
+    waiting,
+)
 from monitor.model import Span
 from monitor.places import Place, Position, place
 from monitor.turns import answer_text, is_mute, preceding, request_text
@@ -111,6 +120,8 @@ def _append_turn(
 ) -> bool:
     here = at.position()
     mute = is_mute(span)
+    if at.start < int(fields.get(f"r:{span.response}") or 0):
+        return False  # another span may tell of the same response
     if (
         not head.turned
         or head.agent_turns
@@ -171,6 +182,7 @@ def _append_turn(
         head.answer = LastAnswer(span.span_id, shown, content_digest(text or ""), True, step)
         head.steps += shown
     new.update(turn_fields(span))
+    new.update(response_end(span, at, fields))
     return True
 
 

@@ -17,7 +17,7 @@ from monitor.model import digest as digest_of
 from monitor.places import Position
 from monitor.reading import Read, Told
 
-STATE_VERSION: Final = 2
+STATE_VERSION: Final = 3
 """Version of the stored form of a trajectory: raised whenever one of its parts is laid out anew.
 Stores keep it in their keys, so that a state of another version is not found and is rebuilt."""
 NAMES: Final = 32

@@ -4,6 +4,7 @@ s:<span id>    digest and place of a known span
 w:<span id>    a parent that known spans name and that is not known
 c:<call id>    how a call with this id stands: open, settled, several calls, or before this
 l:<span id>    log records tell of this span
+r:<response>   when the last known span that names this response of a model ended
 k:             the last spans of a run that log records tell of (monitor.recent)
 o:<digest>, n:<tool>   an assistant message, by which a later turn's history is recognised
 """
@@ -60,12 +61,22 @@ def names(span: Span) -> list[str]:
         wanted += (f"c:{quoted.call_id}" for quoted in message.results if quoted.call_id)
     if span.kind in ("llm", "log"):
         wanted += preceding(span)
+    if span.response is not None:
+        wanted.append(f"r:{span.response}")
     return wanted
 
 
 def turn_fields(span: Span) -> dict[str, bytes]:
     """Index fields by which a later turn's history recognises this one."""
     return {mark: b"1" for mark in marks(span.outputs) if not mark.startswith("c:")}
+
+
+def response_end(span: Span, at: Place, fields: Fields) -> dict[str, bytes]:
+    """Index field `r:`: spans that begin later are not told of the same response."""
+    if span.kind != "llm" or span.response is None:
+        return {}
+    name = f"r:{span.response}"
+    return {name: str(max(at.end, int(fields.get(name) or 0))).encode()}
 
 
 def log_fields(logs: Iterable[Span], digests: Mapping[str, str]) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-FOLD_VERSION: Final = 2
+FOLD_VERSION: Final = 3
 """Version of the judgement. Raised when the same arrivals would give other events."""
 
 SpanKind = Literal["agent", "llm", "tool", "other", "log"]
@@ -108,6 +108,10 @@ class Span(Struct, frozen=True):
     omitted: Omitted | None = None
     outputs: tuple[Message, ...] = ()
     unseen: dict[Part, Unseen] = {}
+    response: str | None = None
+    """Of an LLM span: the id that the model's provider gave its response."""
+    writer: str | None = None
+    """The instrumentation that wrote the span, as its scope is named; told beside `response`."""
 
 
 def digest(*parts: bytes | str, size: int = 16) -> str:

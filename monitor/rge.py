@@ -19,7 +19,15 @@ import msgspec
 
 from monitor.bench import Bench, Judge
 from monitor.head import NAMES, Head, LastAnswer, content_digest
-from monitor.index import Known, call_mark, encode_known, log_fields, turn_fields, waiting
+from monitor.index import (
+    Known,
+    call_mark,
+    encode_known,
+    log_fields,
+    response_end,
+    turn_fields,
+    waiting,
+)
 from monitor.logs import joined
 from monitor.model import Span
 from monitor.places import Place
@@ -168,6 +176,7 @@ def _index(
         if span_id in digests
     }
     for span_id, at in prefix.places.items():
+        fields.update(response_end(spans[span_id], at, fields))
         if at.parent is not None and at.parent in prefix.missing:
             name = f"w:{at.parent}"
             fields[name] = waiting(fields.get(name), spans[span_id])

@@ -1,8 +1,8 @@
 """Turns: what a model said, once for each time it was asked.
 
-An LLM span is one turn: the calls it requested, or the text it answered. A turn nested in another
-one, without an agent or a tool between, is the same turn reported by a second instrumentation. An
-agent span that shows messages stands in where no turn below it does.
+An LLM span is one turn: the calls it requested, or the text it answered. What several
+instrumentations tell of one response is one turn (`monitor.twins`). An agent span that shows messages
+stands in where no turn below it does.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from monitor.model import Message, Span, Unseen, digest
 from monitor.places import Place, Position, ancestors
+from monitor.twins import find_told
 
 _BEHIND: Final = 2**63 - 1
 """Start of a step that follows all others of its instant."""
@@ -124,22 +125,14 @@ def marks(messages: Iterable[Message]) -> Iterator[str]:
 
 def find_turns(spans: Mapping[str, Span], places: Mapping[str, Place]) -> list[Turn]:
     """Turns in causal order: LLM spans, and agent spans that show what none below them shows."""
-    turns: dict[str, Turn] = {}
-    told: set[str] = set()
-    for span_id, at in places.items():  # outer spans first
-        span = spans[span_id]
-        if span.kind != "llm":
-            continue
-        enclosing = next((up for up in ancestors(places, at) if up.kind != "other"), None)
-        if enclosing is not None and enclosing.kind == "llm" and enclosing.span_id in turns:
-            if spans[enclosing.span_id].outputs or not span.outputs:
-                continue
-            del turns[enclosing.span_id]
-        turns[span_id] = Turn(span, at)
-    for turn in turns.values():
-        if turn.span.outputs:
-            told.update(up.span_id for up in ancestors(places, turn.place) if up.kind == "agent")
+    found = find_told(spans, places)
+    turns = [Turn(told.span, told.place) for told in found]
+    shown: set[str] = set()
+    for told in found:
+        if told.span.outputs:
+            for at in told.places:
+                shown.update(up.span_id for up in ancestors(places, at) if up.kind == "agent")
     for span_id, at in places.items():
-        if at.kind == "agent" and span_id not in told and spans[span_id].outputs:
-            turns[span_id] = Turn(spans[span_id], at)
-    return sorted(turns.values(), key=lambda turn: turn.place.position())
+        if at.kind == "agent" and span_id not in shown and spans[span_id].outputs:
+            turns.append(Turn(spans[span_id], at))
+    return sorted(turns, key=lambda turn: turn.place.position())

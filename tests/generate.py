@@ -40,6 +40,26 @@ class Trace:
     answer: str = ""
 
 
+def told_again(draw: st.DrawFn, span: Span, name: str) -> list[Span]:
+    """An LLM span that names its response, and perhaps another one that names the same."""
+    response = draw(st.sampled_from((f"m{span.start}", "m")))
+    span = replace(span, response=response, writer="one")
+    how = draw(st.sampled_from(("alone", "hidden", "the same", "another")))
+    if how == "alone":
+        return [span]
+    start = draw(st.sampled_from((span.start - 1, span.start + 1, span.end)))
+    again = replace(
+        span, span_id=name, start=start, end=start + draw(st.sampled_from((1, SECOND))),
+        parent=draw(st.sampled_from((ROOT, span.parent, span.span_id))),
+        writer=draw(st.sampled_from(("two", "two", "one"))),
+    )  # fmt: skip
+    if how == "hidden":
+        again = replace(again, inputs=(), outputs=(), unseen={"output": "content_hidden"})
+    elif how == "another":
+        again = replace(again, outputs=(Message("assistant", draw(st.sampled_from(TEXTS))),))
+    return draw(st.permutations([span, again]))
+
+
 @st.composite
 def runs(draw: st.DrawFn, *, plain: bool = False) -> Trace:
     """A run under a root agent. `plain`: no sub-agents, everything shown, every call ran."""
@@ -49,6 +69,7 @@ def runs(draw: st.DrawFn, *, plain: bool = False) -> Trace:
     ids = 0
     wrapped = draw(st.booleans()) and not plain
     nameless = not plain and draw(st.integers(0, 3)) == 0
+    stacked = not plain and draw(st.integers(0, 2)) == 0
 
     def tick(seconds: int = 1) -> int:
         nonlocal clock
@@ -91,6 +112,8 @@ def runs(draw: st.DrawFn, *, plain: bool = False) -> Trace:
                      inputs=() if hidden else shows, outputs=() if hidden else (said,),
                      unseen={"output": "content_hidden"} if hidden else {})
             )  # fmt: skip
+            if stacked:
+                trace.spans += told_again(draw, trace.spans.pop(), new_span())
             results = []
             waiting: list[Span] = []
             for call_id, tool, arguments in calls:

@@ -9,7 +9,7 @@ raw.py       what a transport hands over
 dialect.py   what a dialect gives
 genai.py     OpenTelemetry GenAI conventions, and what frameworks add to them
 openinference.py, openllmetry.py, langsmith.py, langfuse.py, litellm.py, logfire.py, vercel.py,
-claude_code.py, mcp.py
+claude_code.py, haystack.py, mcp.py
 events.py    messages told by events; logs.py  by log records
 payload.py   a run's whole input or output; flat.py  messages flattened into attributes
 messages.py  messages as JSON text; decode.py  one of them; chat.py  as most have them;
@@ -18,6 +18,7 @@ wrapped.py   arguments and results taken out of wrappings; literal.py  Python's 
 dspy.py      what DSPy writes into prompts
 content.py   texts: what was shown and why not more
 trim.py      which messages of a repeated history are kept
+response.py  the id of a model's response
 limits.py    bounds on everything
 """
 
@@ -30,6 +31,7 @@ from monitor.model import Span
 from monitor.semconv import (
     claude_code,
     genai,
+    haystack,
     langfuse,
     langsmith,
     litellm,
@@ -37,6 +39,7 @@ from monitor.semconv import (
     mcp,
     openinference,
     openllmetry,
+    response,
     vercel,
 )
 from monitor.semconv.content import shown_text
@@ -83,6 +86,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     genai,
     vercel,
     langfuse,
+    haystack,
     mcp,
     openllmetry,
 )
@@ -96,7 +100,9 @@ _PENDING: Final = "pending_span"
 """Logfire sends one when a span begins, with an id of its own and the span as its parent. It tells
 nothing that the span will not tell."""
 
-EXACT: Final = (_ERROR_KEYS | {_SPAN_TYPE}).union(*(dialect.KEYS for dialect in DIALECTS))
+EXACT: Final = (_ERROR_KEYS | response.KEYS | {_SPAN_TYPE}).union(
+    *(dialect.KEYS for dialect in DIALECTS)
+)
 """Attributes that a transport must hand over."""
 PREFIXES: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.PREFIXES)
 """Beginnings of further ones, which matter in a span that has one of `MARKS`."""
@@ -157,6 +163,7 @@ def normalise(raw: RawSpan) -> Span:
         del content.unseen["output"]  # it said nothing, and hid nothing
     if content.outputs and not content.inputs and content.kind == "llm":
         content.miss("input", "content_hidden")
+    answered = response.of(raw) if content.kind == "llm" else None
     start, end = raw.start, raw.end
     if not 0 <= start <= end <= _LATEST:
         start = min(max(start, 0), _LATEST)
@@ -184,6 +191,8 @@ def normalise(raw: RawSpan) -> Span:
         content.omitted,
         content.outputs,
         content.unseen,
+        answered,
+        name(raw.scope) if answered is not None and raw.scope else None,
     )
     if 0 < raw.size < _SURELY_SMALL and len(span.inputs) + len(span.outputs) <= MAX_MESSAGES:
         return span
