@@ -56,7 +56,7 @@ from monitor.ports import Loaded, SaveOutcome, Saving, StoreCorrupt, Wanted, Wat
 from streams import metrics, telemetry
 from streams.errors import UserError
 from streams.patience import PATIENCE, patiently, words
-from streams.redis_wire import packed
+from streams.redis_wire import packed, packed_cluster
 from streams.setting_values import redacted, variable
 
 log = logging.getLogger(__name__)
@@ -236,7 +236,7 @@ class RedisStore:
             raise
         if cluster:
             await client.aclose()
-            client = RedisCluster.from_url(url, **options)
+            client = packed_cluster(RedisCluster.from_url(url, **options))
         return cls(client, prefix=prefix, partitions=partitions, ttl=ttl, patience=patience)
 
     @property

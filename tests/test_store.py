@@ -159,6 +159,26 @@ class OnRedis(StoreConformance):
 
         run(scenario())
 
+    def test_a_cancelled_call_ends_cancelled_whenever_that_comes(self, store, run):
+        """At every turn of the loop: the call is over, or raises; it never goes on as if nothing
+        had been."""
+
+        async def scenario():
+            await store.save(1, None, mark(1), {A: Saving(b"h")})
+            turns = 0
+            while True:
+                call = asyncio.create_task(store.load(1, {A: FULL}))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                if not call.cancel():
+                    await call
+                    return turns
+                with pytest.raises(asyncio.CancelledError):
+                    await call
+                turns += 1
+
+        assert run(scenario()) > 3
+
     def test_a_wrong_answer_that_does_not_come_again_costs_nothing(self, store, run, monkeypatch):
         """As of a connection that hands out what another request has asked for."""
         real, answers = store._script, []
