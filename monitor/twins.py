@@ -24,6 +24,8 @@ from monitor.places import Place, ancestors
 
 MOST: Final = 16
 """Spans of one response at one time; more are no stack of instrumentations, and stay apart."""
+_ITEM: Final = "fc_"
+"""How the ids begin that OpenAI's Responses give a call beside the one that its result names."""
 
 
 class Told(msgspec.Struct, gc=False):
@@ -134,10 +136,12 @@ def _lacks(told: Told) -> tuple[Any, ...]:
     span = told.span
     calls = _calls(span)
     shown = sum(call.arguments is not None for call in calls)
+    items = sum((call.call_id or "").startswith(_ITEM) for call in calls)
     return (
         "output" in span.unseen,
         -len(calls),
         -shown,
+        items,
         -len(_text(span)),
         told.places[0].position(),
     )
@@ -147,7 +151,7 @@ def covers(whole: Span, part: Span) -> bool:
     """Whether one span shows all that another shows of what the model said."""
     given, asked = _calls(whole), _calls(part)
     if not all(any(_is(call, other) for call in given) for other in asked):
-        # OpenAI's Responses have two ids a call, of which instrumentations show one or the other.
+        # Of the two ids that a call can have, instrumentations show one or the other.
         paired = len(given) == len(asked) and all(map(_alike, given, asked))
         if not paired:
             return False

@@ -126,12 +126,14 @@ def test_arguments_that_only_the_other_shows_are_not_lost() -> None:
 
 
 def test_two_ids_of_one_call_are_one_call() -> None:
-    """OpenAI's Responses name a call and the item that holds it."""
-    asks = llm(1, req=[("fc_1", "a", {"x": 1}), ("fc_2", "b", {})]).outputs
-    span = framework(10, "m1", req=[("c1", "a", {"x": 1}), ("c2", "b", {})])
-    spans = [span, replace(client(span, 11), outputs=asks, unseen={}), *TOP]
-    calls = derive({span.span_id: span for span in spans}).calls
-    assert [(call.tool, call.call_id) for call in calls] == [("a", "c1"), ("b", "c2")]
+    """OpenAI's Responses name a call, which its result names too, and the item that holds it."""
+    items = llm(1, req=[("fc_1", "a", {"x": 1}), ("fc_2", "b", {})]).outputs
+    calls = llm(1, req=[("c1", "a", {"x": 1}), ("c2", "b", {})]).outputs
+    for outer, inner in ((items, calls), (calls, items)):
+        span = replace(framework(10, "m1"), outputs=outer)
+        spans = [span, replace(client(span, 11), outputs=inner, unseen={}), *TOP]
+        found = derive({span.span_id: span for span in spans}).calls
+        assert [(call.tool, call.call_id) for call in found] == [("a", "c1"), ("b", "c2")]
 
 
 def test_two_model_calls_in_one_span_that_shows_one_are_two() -> None:

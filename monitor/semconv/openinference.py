@@ -3,7 +3,8 @@
 https://github.com/Arize-ai/openinference/blob/main/spec/semantic_conventions.md. A span is told by
 `openinference.span.kind`. Not what it seems: a LangChain agent used as a tool is of kind AGENT and
 has a tool's name; LangChain's own runs are CHAINs named after their agent; smolagents' last call,
-`final_answer`, is its answer; a hand-off of the OpenAI Agents SDK is a TOOL without a name.
+`final_answer`, is its answer; a hand-off of the OpenAI Agents SDK is a TOOL without a name; what
+Google ADK 2 asks its models is written, call over call, onto the span of the agent that asks.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ _GIVEN: Final = re.compile(
       ('(?:[^'\\\n]++|\\.)*+' | "(?:[^"\\\n]++|\\.)*+")
       \s*+\)\s*+ (?:</code>|```|\Z)"""
 )
+_ADK: Final = "gcp.vertex.agent"
+_ADK_AGENT: Final = "invoke_agent "
 _FUNCTION: Final = "function_call_name"
 _FUNCTION_RESPONSE: Final = {"id", "name", "response", "will_continue", "scheduling", "parts"}
 _LOOK: Final = 400
@@ -86,6 +89,8 @@ def read(raw: RawSpan) -> Content | None:
     if kind == "agent" and agent is None:
         agent = label(attributes.get(_NODE)) or name(raw.name.removesuffix(".run"))
     content = Content(kind, agent, label(attributes.get(_SESSION)))
+    if kind == "llm" and raw.scope == _ADK and raw.name.startswith(_ADK_AGENT):
+        return _adk_agent(raw, content)
     if kind == "llm":
         _llm(raw, content)
     elif kind == "tool":
@@ -287,6 +292,28 @@ def _coded(text: str) -> str | None:
     ends = [*_GIVEN.finditer(text)]
     found = as_json(f"[{ends[-1][1]}]") if ends else None
     return None if found is None else string(Raw(found[1:-1].encode()))
+
+
+def _adk_agent(raw: RawSpan, content: Content) -> Content:
+    """An agent of Google ADK, by the last request to its model, which holds all that went before,
+    and the last response. In the flattened messages those of several calls are mixed."""
+    attributes = raw.attributes
+    content.agent = name(raw.name.removeprefix(_ADK_AGENT))
+    asked, unseen = payload.requested(attributes.get(_INPUT), raw.cut.get(_INPUT))
+    history = [read_raw(item) for item in asked]
+    said, why = payload.responded(attributes.get(_OUTPUT), raw.cut.get(_OUTPUT))
+    asks = [m.role == "user" and m.text is not None and not m.results for m, _ in history]
+    begun = max((at for at, speaks in enumerate(asks) if speaks), default=-1)
+    outputs = [found for found in history[begun + 1 :] if found[0].role == "assistant"]
+    outputs += [read_raw(item) for item in said]
+    if not outputs or raw.dropped:
+        content.miss("input", "attributes_dropped" if raw.dropped else "content_hidden")
+        content.miss("output", "attributes_dropped" if raw.dropped else "content_hidden")
+        return content
+    content.kind = "agent"
+    content.inputs = tuple(message for message, _ in history[max(begun, 0) : begun + 1])
+    content.take_outputs(outputs, unseen or why)
+    return content
 
 
 def _agent(raw: RawSpan, content: Content) -> None:
