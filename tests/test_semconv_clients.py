@@ -297,3 +297,108 @@ def test_pythons_text_for_an_object_hides_what_was_said(shown):
     found = span(1, "chat", {"openinference.span.kind": "LLM", "output.value": shown})
     assert found.outputs == ()
     assert found.unseen["output"] == "content_hidden"
+
+
+HAYSTACK = [
+    {"role": "user", "content": [{"text": ASKED}]},
+    {
+        "role": "assistant",
+        "content": [
+            {"tool_call": {"tool_name": "get_order", "arguments": args, "id": call_id}}
+            for call_id, args, _ in ORDERS
+        ],
+    },
+    *(
+        {
+            "role": "tool",
+            "content": [
+                {
+                    "tool_call_result": {
+                        "result": result,
+                        "origin": {"tool_name": "get_order", "arguments": args, "id": call_id},
+                        "error": call_id == "c2",
+                    }
+                }
+            ],
+        }
+        for call_id, args, result in ORDERS
+    ),
+]
+
+
+def component(number: int, kind: str, given: Any, output: Any) -> Span:
+    attributes = {
+        "haystack.component.type": kind,
+        "haystack.component.name": kind.lower(),
+        "haystack.component.input": json.dumps(given),
+        "haystack.component.output": json.dumps(output),
+    }
+    return span(number, "haystack.component.run", attributes, parent=f"{1:016x}")
+
+
+def test_a_run_of_haystack():
+    said = {"role": "assistant", "content": [{"text": ANSWER}]}
+    found = told(
+        span(1, "haystack.agent.run", {"haystack.agent.max_steps": 100}, end=9000),
+        component(2, "OpenAIChatGenerator", {"messages": HAYSTACK[:1]}, {"replies": [HAYSTACK[1]]}),
+        component(3, "ToolInvoker", {"messages": HAYSTACK[1:2]}, {"tool_messages": HAYSTACK[2:]}),
+        component(4, "OpenAIChatGenerator", {"messages": HAYSTACK}, {"replies": [said]}),
+    )
+    assert calls(found) == EXPECTED
+    assert [step.error for step in steps(found) if step.type == "tool_call"] == [None, "in transit"]
+    assert user_request(found) == ASKED
+    assert final_answer(found) == ANSWER
+
+
+def test_a_generator_of_haystack_that_shows_nothing_hides_what_it_said():
+    found = span(1, "haystack.component.run", {"haystack.component.type": "OpenAIGenerator"})
+    assert (found.kind, found.unseen) == ("llm", {"output": "content_hidden"})
+
+
+@pytest.mark.parametrize(
+    ("printed", "result", "error"),
+    [
+        ("status='success' result={'n': 1} error=None updated_session_state=None", '{"n":1}', None),
+        ("status='success' result='4 left' error=None updated_session_state=None", "4 left", None),
+        (
+            "status='failure' result=None error=\"no 'X'\" updated_session_state=None",
+            "None",
+            "no 'X'",
+        ),
+        ("status of result= unknown", "status of result= unknown", None),
+    ],
+)
+def test_a_result_that_agno_prints(printed, result, error):
+    attributes = {
+        "traceloop.span.kind": "tool",
+        "gen_ai.tool.name": "count",
+        "traceloop.entity.input": '{"of": "x"}',
+        "traceloop.entity.output": printed,
+    }
+    found = span(1, "count.tool", attributes, scope="opentelemetry.instrumentation.agno")
+    assert (found.tool, found.arguments) == ("count", '{"of":"x"}')
+    assert found.error == error
+    if error is None:
+        assert found.result == result
+
+
+BLOCK = "TextContent(type='text', text='{\"n\": 1}', annotations=None, meta=None)"
+
+
+@pytest.mark.parametrize(
+    ("printed", "result", "failed"),
+    [
+        (f"meta=None content=[{BLOCK}] structured_content=None is_error=False", '{"n":1}', False),
+        (f"meta=None content=[{BLOCK}] isError=True", '{"n":1}', True),
+        (f"CallToolResult(meta=None, content=[{BLOCK}], isError=False)", '{"n":1}', False),
+        (f"[{BLOCK}]", '{"n":1}', False),
+        (f"[{BLOCK}, {BLOCK}]", '{"n": 1}\n{"n": 1}', False),
+        (f"[{BLOCK}, ImageContent(data='x')]", None, False),
+        ("meta=None and no content", None, False),
+    ],
+)
+def test_a_result_of_mcp_that_python_printed(printed, result, failed):
+    attributes = {"openinference.span.kind": "TOOL", "tool.name": "t", "output.value": printed}
+    found = span(1, "t", attributes)
+    assert found.result == (printed if result is None else result)
+    assert (found.error is not None) == failed

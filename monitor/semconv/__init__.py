@@ -9,7 +9,7 @@ raw.py       what a transport hands over
 dialect.py   what a dialect gives
 genai.py     OpenTelemetry GenAI conventions, and what frameworks add to them
 openinference.py, openllmetry.py, langsmith.py, langfuse.py, litellm.py, logfire.py, vercel.py,
-claude_code.py, mcp.py
+claude_code.py, haystack.py, mcp.py
 events.py    messages told by events; logs.py  by log records
 payload.py   a run's whole input or output; flat.py  messages flattened into attributes
 messages.py  messages as JSON text; decode.py  one of them; chat.py  as most have them;
@@ -31,6 +31,7 @@ from monitor.model import Span
 from monitor.semconv import (
     claude_code,
     genai,
+    haystack,
     langfuse,
     langsmith,
     litellm,
@@ -85,6 +86,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     genai,
     vercel,
     langfuse,
+    haystack,
     mcp,
     openllmetry,
 )

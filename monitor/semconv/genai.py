@@ -62,6 +62,8 @@ _PYDANTIC: Final = "pydantic-ai"
 _LLM_REQUEST: Final = "gcp.vertex.agent.llm_request"
 _LLM_RESPONSE: Final = "gcp.vertex.agent.llm_response"
 _MCP: Final = "mcp.method.name"
+_ENTITY: Final = "traceloop.span.kind"
+"""OpenLLMetry's, whose own attributes tell what such a span is of."""
 
 KEYS: frozenset[str] = frozenset(
     {
@@ -147,7 +149,7 @@ def _kind(raw: RawSpan) -> SpanKind | None:
     if isinstance(operation, str):
         return _KINDS.get(operation)
     if TOOL in attributes and attributes.get(_MCP, "tools/call") == "tools/call":
-        return "tool"
+        return None if _ENTITY in attributes else "tool"
     if _LLM_REQUEST in attributes or INPUT in attributes or OUTPUT in attributes:
         return "llm"
     if "agent_name" in attributes and raw.scope == _PYDANTIC:

@@ -83,12 +83,15 @@ def _read(text: str, found: list[str]) -> bool:
     return True
 
 
+def string(literal: str) -> str:
+    """The text that a string's literal stands for."""
+    if "\\" not in literal:
+        return literal[literal[0] in "uU" : -1][1:]
+    try:
+        return str(ast.literal_eval(literal))
+    except (ValueError, SyntaxError):  # an escape that Python itself would refuse
+        return literal[1:-1]
+
+
 def _string(literal: str) -> str:
-    if "\\" in literal:
-        try:
-            value = str(ast.literal_eval(literal))
-        except (ValueError, SyntaxError):  # an escape that Python itself would refuse
-            value = literal[1:-1]
-    else:
-        value = literal[literal[0] in "uU" : -1][1:]
-    return msgspec.json.encode(value.encode("utf-8", "replace").decode()).decode()
+    return msgspec.json.encode(string(literal).encode("utf-8", "replace").decode()).decode()

@@ -14,9 +14,10 @@ from monitor.semconv import payload
 from monitor.semconv.dialect import Content
 from monitor.semconv.flat import FlatHistory, Tree, listed
 from monitor.semconv.limits import name
+from monitor.semconv.literal import as_json
 from monitor.semconv.raw import RawSpan, first_label, label
 from monitor.semconv.trim import trim
-from monitor.semconv.wrapped import fields, string
+from monitor.semconv.wrapped import Raw, fields, string
 
 _KIND: Final = "traceloop.span.kind"
 _REQUEST_TYPE: Final = "llm.request.type"
@@ -27,6 +28,7 @@ _OUTPUT: Final = "traceloop.entity.output"
 _TOOL: Final = "tool.name"
 _ARGUMENTS: Final = "tool.arguments"
 """With LlamaIndex a tool's span is a task that has these."""
+_AGNO: Final = "opentelemetry.instrumentation.agno"
 _PROPERTIES: Final = "traceloop.association.properties."
 _SESSIONS: Final = (f"{_PROPERTIES}session_id", f"{_PROPERTIES}thread_id")
 _AGENT: Final = f"{_PROPERTIES}lc_agent_name"
@@ -85,7 +87,10 @@ def read(raw: RawSpan) -> Content | None:
     elif kind == "tool":
         content.tool = label(attributes.get(_ENTITY)) or name(raw.name.removesuffix(".tool"))
         content.take_arguments(attributes.get(_INPUT), raw.cut.get(_INPUT))
-        content.take_result(attributes.get(_OUTPUT), raw.cut.get(_OUTPUT))
+        told = attributes.get(_OUTPUT)
+        if raw.scope == _AGNO and isinstance(told, str):
+            told = _agno(told, content)
+        content.take_result(told, raw.cut.get(_OUTPUT))
     elif kind == "agent":
         asked, _ = payload.requested(attributes.get(_INPUT), raw.cut.get(_INPUT))
         if (request := payload.last_request(asked)) is not None:
@@ -109,6 +114,26 @@ def _llama_tool(raw: RawSpan, content: Content) -> None:
         content.call_id = label(string(found.get("tool_id")))
         told = bytes(found["tool_output"]).decode("utf-8", "replace")
     content.take_result(told, raw.cut.get(_OUTPUT))
+
+
+def _agno(told: str, content: Content) -> str:
+    """The result within `status='..' result=.. error=.. ..`, which Agno's object is printed as."""
+    status, has_result, rest = told.partition(" result=")
+    given, has_error, rest = rest.rpartition(" error=")
+    if not (has_result and has_error and status.startswith("status=")):
+        return told
+    if status == "status='failure'":
+        content.error = _as_text(rest.partition(" updated_session_state=")[0])
+    return _as_text(given)
+
+
+def _as_text(literal: str) -> str:
+    """The text that a Python string is; another literal as JSON, anything else as it is."""
+    found = as_json(literal)
+    if found is None:
+        return literal
+    text = string(Raw(found.encode()))
+    return found if text is None else text
 
 
 def _dropped(content: Content) -> None:

@@ -12,6 +12,7 @@ Known shapes, told apart by what they carry:
 | `{role, content: [{type: tool-call, toolCallId, toolName, input}, {type: tool-result, ..}]}` | AI SDK |
 | `{lc, id: [.., AIMessage], kwargs: {..}}`, `{type: ai, data: {..}}`, `{type: ai, content, tool_calls}` | LangChain |
 | `{role, parts: [..], tool_calls: [..], tool_call_id}` | LiteLLM |
+| `{role, content: [{text}, {tool_call: {..}}, {tool_call_result: {result, origin, error}}]}` | Haystack |
 | `{index, finish_reason, message: {..}}` | a choice |
 
 One bad part never hides the others, and nothing here raises on any bytes.
@@ -257,6 +258,7 @@ _RESULTS: Final = {
     "tool-result",
     "tool-error",
     "tool_result",
+    "tool_call_result",
     "toolResult",
     "function_response",
     "functionResponse",
@@ -264,6 +266,8 @@ _RESULTS: Final = {
     "custom_tool_call_output",
 }
 _NESTED: Final = {
+    "tool_call",
+    "tool_call_result",
     "toolUse",
     "toolResult",
     "function_call",
@@ -314,6 +318,9 @@ def _result(found: Fields) -> Part:
     call_id = _first(
         found, "call_id", "toolCallId", "toolUseId", "tool_use_id", "tool_call_id", "id"
     )
+    tool = _first(found, "name", "toolName")
+    if (origin := fields(found.get("origin", _ABSENT))) is not None:
+        call_id, tool = call_id or _first(origin, "id"), tool or _first(origin, "tool_name")
     given = _ABSENT
     for key in (
         "response",
@@ -329,9 +336,9 @@ def _result(found: Fields) -> Part:
     failed = (
         string(found.get("status")) == "error"
         or string(found.get("type")) == "tool-error"
-        or any(bytes(found.get(key, b"")) == b"true" for key in ("is_error", "isError"))
+        or any(bytes(found.get(key, b"")) == b"true" for key in ("is_error", "isError", "error"))
     )
-    return ResultPart(call_id, _first(found, "name", "toolName"), given, failed=failed)
+    return ResultPart(call_id, tool, given, failed=failed)
 
 
 def _first(found: Fields, *keys: str) -> str | None:

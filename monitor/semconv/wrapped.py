@@ -8,6 +8,7 @@
 | `{"lc": 1, "kwargs": {"content": .., "tool_call_id": ..}}`, `{"type": "tool", "data": {..}}` | a LangChain ToolMessage |
 | `{"output": <one of those>}` | the same, as a run's output |
 | `[{"text": ".."}]`, `{"content": [{"type": "text", "text": ".."}], "isError": ..}` | content blocks of Bedrock, MCP |
+| `meta=None content=[TextContent(..)] isError=..` | an MCP result as Python prints it |
 | `{"blocks": [..], "tool_name": .., "is_error": ..}` | a ToolOutput of LlamaIndex |
 | `{"type": "json" or "text" or "error-text", "value": ..}` | an output of the AI SDK |
 
@@ -26,6 +27,7 @@ import msgspec
 from monitor.model import Struct, Unseen
 from monitor.semconv.content import Shown, shown, shown_raw, shown_text, unquoted
 from monitor.semconv.limits import Memo
+from monitor.semconv.printed import contents
 from monitor.semconv.raw import Value
 
 Raw = msgspec.Raw
@@ -221,13 +223,27 @@ def taken_out(text: str, depth: int = _DEPTH) -> Result:
     """A result as shown, without what a framework wrapped it in."""
     first = text[:1]
     if first not in ("{", "["):
+        printed = contents(text) if first in "m_cC" else None
+        if printed is not None and depth:
+            return _printed(*printed, depth)
         return Result(text, failed=_ERROR_TEXT.match(text) is not None)
+    if first == "[" and depth and (printed := contents(text)) is not None:
+        return _printed(*printed, depth)
     if depth == 0 or _WRAPPED.search(text, 0, _LOOK) is None:
         return Result(text)
     if first == "[":
         return _blocks(text, depth)
     found = fields(text.encode())
     return Result(text) if found is None else _object(found, text, depth)
+
+
+def _printed(texts: list[str], failed: bool, depth: int) -> Result:
+    """A result of the texts of an object that Python printed."""
+    text, unseen = shown_text("\n".join(texts))
+    if text is None or unseen is not None:
+        return Result(text, unseen, failed)
+    found = taken_out(text, depth - 1)
+    return msgspec.structs.replace(found, failed=failed or found.failed)
 
 
 def _object(found: Fields, text: str, depth: int) -> Result:
