@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from streams.patience import PATIENCE, patiently
 
@@ -47,7 +47,7 @@ class ReadingCache:
             pipe = self._client.pipeline(transaction=False)
             for key in some:
                 pipe.get(self._name(key))
-            return list(await pipe.execute())
+            return [_value(one) for one in await pipe.execute(raise_on_error=False)]
 
         found: list[bytes | None] = []
         for some in _parts(keys):
@@ -72,6 +72,15 @@ class ReadingCache:
             return await patiently(
                 f"state store: readings, {what}", attempt, self._failures, patience=self._patience
             )
+
+
+def _value(answer: Any) -> bytes | None:
+    """A key of another type, which some other program wrote, holds no reading."""
+    if isinstance(answer, Exception):
+        if not str(answer).startswith("WRONGTYPE"):
+            raise answer
+        return None
+    return cast("bytes | None", answer)
 
 
 def _parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:

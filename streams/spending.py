@@ -85,11 +85,16 @@ class Scripts(Protocol):
 
 
 # KEYS: hashes; ARGV: tokens, money, then for each key: limit of tokens, of money (-1: none), TTL.
+# What another program wrote there counts as nothing spent.
 # The answer is 0, or the number of the first key whose limit is reached; then nothing is counted.
 _TAKE: Final = """
 local tokens, money = tonumber(ARGV[1]), tonumber(ARGV[2])
 for i, key in ipairs(KEYS) do
-  local have = redis.call('HMGET', key, 'tokens', 'money')
+  local have = redis.pcall('HMGET', key, 'tokens', 'money')
+  if have.err or not (tonumber(have[1] or '0') and tonumber(have[2] or '0')) then
+    redis.call('DEL', key)
+    have = {false, false}
+  end
   local most, dear = tonumber(ARGV[3 * i]), tonumber(ARGV[3 * i + 1])
   if most >= 0 and tonumber(have[1] or '0') + tokens > most then return i end
   if dear >= 0 and tonumber(have[2] or '0') + money > dear then return i end

@@ -151,6 +151,8 @@ def _refusal(error: RedisError) -> str | None:
     if isinstance(error, AuthenticationError):
         told = f"refuses the credentials ({words(error)})"
         return f"{told}; see {variable('redis_username')}, {variable('redis_password_file')}"
+    if any(text in str(error) for text in ("DB index is out of range", "SELECT is not allowed")):
+        return f"has no such database ({words(error)}); see {variable('redis_url')}"
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLError):
         cause = cause.__cause__ or cause.__context__
@@ -218,11 +220,11 @@ class RedisStore:
         async def is_cluster() -> bool:
             try:
                 info: dict[str, Any] = await client.info("cluster")
-            except ResponseError:  # an embedded or restricted Redis: no INFO
-                return False
             except RedisError as error:
                 if (why := _refusal(error)) is not None:
                     raise StoreRefused(f"the Redis at {redacted(url)} {why}") from error
+                if isinstance(error, ResponseError):  # an embedded or restricted Redis: no INFO
+                    return False
                 raise
             return bool(info.get("cluster_enabled"))
 

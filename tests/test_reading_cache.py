@@ -45,6 +45,34 @@ def test_a_take_of_any_size_is_kept_and_found(request: pytest.FixtureRequest, fi
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("fixture", ["redis_url", "embedded_redis_url", "redis_cluster_url"])
+def test_what_others_wrote_there_is_no_reading_and_nothing_spent(
+    request: pytest.FixtureRequest, fixture: str
+) -> None:
+    prefix = f"foreign-{fixture}"
+
+    async def run() -> None:
+        async with connected(request.getfixturevalue(fixture), prefix) as client:
+            cache = ReadingCache(client, prefix=prefix, ttl=60, failures=FAILURES, patience=0.2)
+            await client.sadd(f"{prefix}:llm:reading:{KEYS[0]}", "x")
+            assert await cache.get(KEYS[:2]) == [None, None]
+            await cache.put({KEYS[0]: b"mine"})
+            assert await cache.get(KEYS[:2]) == [b"mine", None]
+            budget = Budget(
+                client, prefix=prefix, everyone=Limits(tokens_day=150, money_day=1.0),
+                service=Limits(), failures=FAILURES, clock=lambda: 1_000.0, patience=0.2,
+            )  # fmt: skip
+            key = f"{{{prefix}:llm}}:all:day:0"
+            await client.sadd(key, "x")
+            assert not isinstance(await budget.take("svc", 100, None), str)
+            assert await budget.take("svc", 100, None) == "all services, per day"
+            await client.hset(key, "tokens", "many")
+            assert not isinstance(await budget.take("svc", 100, None), str)
+            assert await client.hget(key, "tokens") == b"100"
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("fixture", ["redis_url", "redis_cluster_url"])
 def test_many_calls_that_end_at_once_settle_what_they_spent(
     request: pytest.FixtureRequest, fixture: str

@@ -392,6 +392,14 @@ def test_an_outage_without_end_is_raised(run):
         run(RedisStore.connect(url, prefix="x", partitions=1, ttl=9, patience=0.1))
 
 
+@pytest.mark.services
+@pytest.mark.parametrize("fixture", ["redis_server_url", "redis_cluster_url"])
+def test_a_database_that_there_is_not_is_refused_at_once(request, run, fixture):
+    url = request.getfixturevalue(fixture).removesuffix("/0") + "/77"
+    with pytest.raises(StoreRefused, match=r"has no such database.*AGENTTRUST_REDIS_URL"):
+        run(RedisStore.connect(url, prefix="x", partitions=1, ttl=9))
+
+
 def _until(condition):
     deadline = time.monotonic() + 10
     while not condition():
