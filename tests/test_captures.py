@@ -21,7 +21,7 @@ from monitor.semconv import RawLog, RawSpan, normalise
 from monitor.semconv.logs import normalise_logs
 from monitor.story import steps
 from streams.otlp import decode, decode_logs
-from tests.captures_scoreboard import CAPTURES, CELLS, contracts, scenarios, scores
+from tests.captures_scoreboard import CAPTURES, CELLS, contracts, inspected, scenarios, scores
 from tests.traces import raise_fold_error
 
 DIALECTS = (Path(__file__).parent.parent / "docs" / "dialects.md").read_text()
@@ -61,6 +61,25 @@ def test_every_impossible_cell_is_explained():
         assert cell in CELLS
         lines = [line for line in DIALECTS.splitlines() if line.startswith(f"| `{variant}` ")]
         assert any(f"{scenario}" in line and cell in line for line in lines), (variant, scenario)
+
+
+STACKED = (
+    "anthropic-2.14.0-traceloop-0.62.4",
+    "google-adk-2.13.0-openinference-1.0.5",
+    "langchain-1.5.2-openinference-0.1.80-anthropic-2.14.0",
+    "langchain-1.5.2-traceloop-0.62.4-openai-v2-2.4b0",
+    "openai-sdk-3.57.0-openinference-0.1.66-traceloop-0.62.4-responses",
+    "pydantic-ai-2.68.0-anthropic-2.14.0-openinference-3.1.0",
+)
+"""Several instrumentations at once, of which some hide what others show."""
+
+
+@pytest.mark.parametrize("variant", STACKED)
+def test_what_one_instrumentation_shows_is_assessed(variant):
+    (label,) = (
+        label for run in inspected(variant, "ok_parallel").trajectories for label in run.labels
+    )
+    assert (label.verdict, label.coverage.state) == ("trusted", "complete")
 
 
 Raw = RawSpan | RawLog
