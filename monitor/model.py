@@ -59,6 +59,10 @@ class ReturnedResult(Struct, frozen=True):
     failed: bool = False
 
 
+THOUGHT: Final = "thought"
+"""Role of what a model said that neither answers nor asks for a tool, such as code to be run."""
+
+
 class Message(Struct, frozen=True):
     """One message of a model's input or output. `text` joins its text parts, None without any."""
 

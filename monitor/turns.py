@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from monitor.model import Message, Span, Unseen, digest
+from monitor.model import THOUGHT, Message, Span, Unseen, digest
 from monitor.places import Place, Position, ancestors
 from monitor.twins import find_told
 
@@ -55,7 +55,7 @@ class Turn(msgspec.Struct, gc=False):
 
 
 def answer_text(span: Span) -> str | None:
-    """The text with which a turn ends; None for a turn with calls or one that shows no text.
+    """The text with which a turn ends; None for a turn with calls, a thought, or one without text.
 
     The output of an agent span is its whole run, so there only the last message counts. A call whose
     result stands beside it was run by the provider, and its message may go on to answer.
@@ -63,6 +63,8 @@ def answer_text(span: Span) -> str | None:
     said = span.outputs[-1:] if span.kind == "agent" else span.outputs
     texts: list[str] = []
     for message in said:
+        if message.role == THOUGHT:
+            return None
         if message.results and message.role != "assistant":
             return None
         given = {result.call_id for result in message.results}
@@ -129,7 +131,7 @@ def find_turns(spans: Mapping[str, Span], places: Mapping[str, Place]) -> list[T
     turns = [Turn(told.span, told.place) for told in found]
     shown: set[str] = set()
     for told in found:
-        if told.span.outputs:
+        if any(message.role != THOUGHT for message in told.span.outputs):
             for at in told.places:
                 shown.update(up.span_id for up in ancestors(places, at) if up.kind == "agent")
     for span_id, at in places.items():

@@ -402,3 +402,55 @@ def test_a_result_of_mcp_that_python_printed(printed, result, failed):
     found = span(1, "t", attributes)
     assert found.result == (printed if result is None else result)
     assert (found.error is not None) == failed
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments"),
+    [
+        ({"name": "count", "arguments": '{"of": "x"}'}, '{"of":"x"}'),
+        ({"name": "another", "arguments": "{}"}, '{"name":"another","arguments":"{}"}'),
+        ({"name": "count", "arguments": "{}", "more": 1}, None),
+    ],
+)
+def test_arguments_within_the_call_that_asks_for_the_tool(given, arguments):
+    attributes = {
+        "openinference.span.kind": "TOOL",
+        "tool.name": "count",
+        "input.value": json.dumps(given),
+        "output.value": '[false, {"name": "count", "role": "function", "content": "none left"}]',
+    }
+    found = span(1, "count", attributes)
+    assert found.arguments == (arguments or json.dumps(given, separators=(",", ":")))
+    assert (found.result, found.error) == ("none left", "none left")
+
+
+SMOL = "openinference.instrumentation.smolagents"
+
+
+def code_turn(number: int, said: str) -> Span:
+    attributes = {
+        "openinference.span.kind": "LLM",
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": f"New task:\n{ASKED}",
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.content": said,
+    }
+    return span(number, "LiteLLMModel.generate", attributes, scope=SMOL, parent=f"{1:016x}")
+
+
+def code_agent() -> Span:
+    attributes = {"openinference.span.kind": "AGENT", "output.value": ANSWER}
+    return span(1, "CodeAgent.run", attributes, scope=SMOL, end=9000)
+
+
+def test_code_that_an_agent_has_run_is_no_answer():
+    acts = code_turn(2, "I look.\n<code>\nprint(get_order('A'))\n</code>")
+    ends = code_turn(4, f"<code>\nfinal_answer({ANSWER!r})\n</code>")
+    found = told(code_agent(), acts, ends)
+    assert [answer.text for answer in found.answers] == [ANSWER]
+
+
+def test_an_answer_that_is_computed_is_the_one_that_the_agent_tells():
+    found = told(code_agent(), code_turn(2, "```py\nfinal_answer(f'{n} left')\n```"))
+    assert [answer.text for answer in found.answers] == [ANSWER]
+    assert user_request(found) == ASKED

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from monitor.model import Message, SpanKind
+from monitor.model import THOUGHT, Message, SpanKind
 from monitor.semconv import dspy, payload
 from monitor.semconv.content import plain, redacted
 from monitor.semconv.dialect import Content
@@ -66,10 +66,13 @@ _GIVEN: Final = re.compile(
 )
 _ADK: Final = "gcp.vertex.agent"
 _ADK_AGENT: Final = "invoke_agent "
+_CODE: Final = re.compile(r"<code>|```(?:py|python)\b")
+"""Begins the code with which an agent of smolagents acts; the answer comes of a later one."""
 _FUNCTION: Final = "function_call_name"
 _FUNCTION_RESPONSE: Final = {"id", "name", "response", "will_continue", "scheduling", "parts"}
+_CALL_KEYS: Final = {"name", "arguments", "id", "type"}
 _LOOK: Final = 400
-"""Characters in which the keys around a tool's response stand."""
+"""Characters in which the keys around a tool's arguments or response stand."""
 
 
 def read(raw: RawSpan) -> Content | None:
@@ -123,7 +126,8 @@ def _tool(raw: RawSpan, content: Content) -> Content:
     elif content.tool == _FINAL and raw.scope == _SMOLAGENTS:
         return Content(kind="other")
     content.call_id = label(attributes.get(_CALL_ID)) or label(attributes.get(_TOOL_CALL_ID))
-    content.take_arguments(attributes.get(_INPUT), raw.cut.get(_INPUT))
+    given = attributes.get(_INPUT)
+    content.take_arguments(_called_with(given, content.tool), raw.cut.get(_INPUT))
     if raw.scope in (_LLAMA_INDEX, dspy.SCOPE):
         content.arguments = within(content.arguments, "kwargs")
     response = _response(attributes.get(_OUTPUT), content.tool)
@@ -135,6 +139,16 @@ def _tool(raw: RawSpan, content: Content) -> Content:
         content.miss("arguments", None if _INPUT in attributes else "attributes_dropped")
         content.miss("result", None if _OUTPUT in attributes else "attributes_dropped")
     return content
+
+
+def _called_with(value: Value, tool: str) -> Value:
+    """The arguments of a call that is shown as chat APIs have it, `{name, arguments}` (AG2)."""
+    if not isinstance(value, str) or '"arguments"' not in value[:_LOOK]:
+        return value
+    found = fields(value.encode("utf-8", "replace"))
+    if found is None or not found.keys() <= _CALL_KEYS or string(found.get("name")) != tool:
+        return value
+    return bytes(found["arguments"]).decode("utf-8", "replace") if "arguments" in found else value
 
 
 def _response(value: Value, tool: str) -> str | None:
@@ -277,6 +291,8 @@ def _answered(found: Read) -> Read:
     coded = _coded(message.text) if message.text is not None and not message.calls else None
     if coded is not None:
         return Message("assistant", coded), why
+    if message.text is not None and not message.calls and _CODE.search(message.text):
+        return msgspec.structs.replace(message, role=THOUGHT), why
     if [call.tool for call in message.calls] != [_FINAL]:
         return found
     given = fields((message.calls[0].arguments or "").encode())

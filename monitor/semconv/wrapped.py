@@ -9,6 +9,7 @@
 | `{"output": <one of those>}` | the same, as a run's output |
 | `[{"text": ".."}]`, `{"content": [{"type": "text", "text": ".."}], "isError": ..}` | content blocks of Bedrock, MCP |
 | `meta=None content=[TextContent(..)] isError=..` | an MCP result as Python prints it |
+| `[true, {"role": "function", "content": ..}]` | whether a call of AG2 went well, and the answer |
 | `{"blocks": [..], "tool_name": .., "is_error": ..}` | a ToolOutput of LlamaIndex |
 | `{"type": "json" or "text" or "error-text", "value": ..}` | an output of the AI SDK |
 
@@ -322,6 +323,10 @@ def _blocks(text: str, depth: int) -> Result:
     blocks = items(text.encode())
     if not blocks:
         return Result(text)
+    if len(blocks) == 2 and bytes(blocks[0]) in (b"true", b"false"):
+        answer = fields(blocks[1])
+        if answer is not None and {"role", "content"} <= answer.keys():
+            return _inner(answer["content"], depth, failed=bytes(blocks[0]) == b"false")
     texts: list[Raw] = []
     for block in blocks:
         found = fields(block)
