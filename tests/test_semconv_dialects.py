@@ -555,6 +555,55 @@ def test_adk_legacy_hides_arguments_and_results_as_empty_objects():
     assert (empty.arguments, empty.result) == ("{}", '{"ok":true}')
 
 
+def adk_agent(request: str, response: str, **more: Any) -> Span:
+    """The span of an agent of Google ADK 2, onto which OpenInference writes each of its model calls."""
+    told = {
+        "openinference.span.kind": "LLM",
+        "gen_ai.operation.name": "generate_content",
+        "llm.output_messages.0.message.role": "model",
+        "llm.output_messages.0.message.tool_calls.0.tool_call.function.name": "left_over",
+        "input.value": request,
+        "output.value": response,
+    }
+    scope = "gcp.vertex.agent"
+    raw = RawSpan(TRACE, "1" * 16, "2" * 16, "invoke_agent desk", scope=scope, attributes=told)
+    return normalise(msgspec.structs.replace(raw, **more))
+
+
+def test_adk_2_under_openinference_tells_an_agents_run_by_its_last_request_and_response():
+    def said(role: str, **part: Any) -> dict[str, Any]:
+        return {"role": role, "parts": [part]}
+
+    request = {
+        "contents": [
+            said("user", text="an earlier question"),
+            said("model", text="an earlier answer"),
+            said("user", text=ASKED),
+            said("model", function_call={"id": "c1", "name": "get_item", "args": {"sku": "KB-77"}}),
+            said("user", function_response={"id": "c1", "name": "get_item", "response": {"n": 4}}),
+        ]
+    }
+    response = {"content": said("model", text=ANSWER), "finish_reason": "STOP"}
+    span = adk_agent(json.dumps(request), json.dumps(response))
+    assert (span.kind, span.agent, span.unseen) == ("agent", "desk", {})
+    assert [message.text for message in span.inputs] == [ASKED]
+    assert [c.call_id for message in span.outputs for c in message.calls] == ["c1"]
+    assert span.outputs[-1].text == ANSWER
+
+
+@pytest.mark.parametrize(
+    ("request_", "response", "more", "why"),
+    [
+        ("__REDACTED__", "__REDACTED__", {}, "content_hidden"),
+        ("{}", "{}", {"dropped": 1}, "attributes_dropped"),
+    ],
+)
+def test_adk_2_under_openinference_hides_what_its_agents_said(request_, response, more, why):
+    span = adk_agent(request_, response, **more)
+    assert (span.kind, span.agent, span.outputs) == ("llm", "desk", ())
+    assert span.unseen == {"input": why, "output": why}
+
+
 def test_a_call_that_the_provider_ran_is_executed_and_its_message_answers():
     spans = Spans()
     parts = [

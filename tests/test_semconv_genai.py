@@ -255,6 +255,32 @@ def test_the_role_of_a_tool_result_may_be_user():
     assert found.inputs[0].results[0].result == '{"a":1}'
 
 
+@pytest.mark.parametrize(
+    ("asked", "named", "expected"),
+    [
+        (["fc_1", "fc_2"], ["call_a", "call_b"], ["fc_1", "fc_2"]),
+        (["fc_1", "fc_2"], ["call_a"], ["call_a"]),
+        (["fc_1", "fc_2"], ["fc_2", "fc_1"], ["fc_2", "fc_1"]),
+        (["call_a", "call_b"], ["call_b", "call_a"], ["call_b", "call_a"]),
+        (["c1"], ["c2"], ["c2"]),
+        (["fc_1", "fc_2"], ["call_a", "call_a"], ["call_a", "call_a"]),
+    ],
+)
+def test_a_result_that_names_its_call_and_not_the_item_is_told_by_its_order(asked, named, expected):
+    inputs = [text("user", "please")]
+    for item in asked:
+        part = {"type": "tool_call", "id": item, "name": "a", "arguments": {}}
+        inputs.append({"role": "assistant", "parts": [part]})
+    for call in named:
+        part = {"type": "tool_call_response", "id": call, "response": "ok"}
+        inputs.append({"role": "tool", "parts": [part]})
+    found = chat(
+        [text("assistant", "done")], inputs, scope="opentelemetry.instrumentation.openai.v1"
+    )
+    assert [r.call_id for m in found.inputs for r in m.results] == expected
+    assert [c.call_id for m in found.inputs for c in m.calls] == asked
+
+
 def test_instructions_beside_the_history_are_its_first_message():
     attributes = {
         OPERATION: "chat",

@@ -62,6 +62,8 @@ _PYDANTIC: Final = "pydantic-ai"
 _LLM_REQUEST: Final = "gcp.vertex.agent.llm_request"
 _LLM_RESPONSE: Final = "gcp.vertex.agent.llm_response"
 _MCP: Final = "mcp.method.name"
+_OPENLLMETRY_OPENAI: Final = "opentelemetry.instrumentation.openai"
+_ITEM: Final = "fc_"
 _ENTITY: Final = "traceloop.span.kind"
 """OpenLLMetry's, whose own attributes tell what such a span is of."""
 
@@ -230,6 +232,8 @@ def _llm(raw: RawSpan, content: Content) -> None:
         content.miss("input", unseen or why)
     if raw.scope == _ADK or _ADK_EVENT in attributes:
         content.inputs = tuple(map(_given, content.inputs))
+    elif raw.scope.startswith(_OPENLLMETRY_OPENAI):
+        content.inputs = _of_items(content.inputs)
     if OUTPUT in attributes or told is None or not told.outputs:
         _outputs(raw, content, OUTPUT)
     else:
@@ -250,6 +254,30 @@ def _given(message: Message) -> Message:
         for returned in message.results
     ]
     return msgspec.structs.replace(message, results=tuple(given))
+
+
+def _of_items(inputs: tuple[Message, ...]) -> tuple[Message, ...]:
+    """OpenLLMetry names a call of OpenAI's Responses by the item that holds it, and its result by the
+    call: which is whose is told by their order, when there are as many."""
+    items = [call.call_id for message in inputs for call in message.calls]
+    if not any(item is not None and item.startswith(_ITEM) for item in items):
+        return inputs
+    named = [returned.call_id for message in inputs for returned in message.results]
+    if len(items) != len(named) or len({*items, *named}) < len(items) + len(named):
+        return inputs
+    item_of = dict(zip(named, items, strict=True))
+    return tuple(
+        msgspec.structs.replace(
+            message,
+            results=tuple(
+                msgspec.structs.replace(returned, call_id=item_of[returned.call_id])
+                for returned in message.results
+            ),
+        )
+        if message.results
+        else message
+        for message in inputs
+    )
 
 
 def _told(raw: RawSpan) -> Told:
