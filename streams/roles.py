@@ -35,6 +35,7 @@ from streams.evaluate import Evaluate
 from streams.events import EventWriter
 from streams.health import Health, offset, serving
 from streams.ingest import Ingest
+from streams.journal_clock import JournalClock
 from streams.llm import Llm
 from streams.parse import Parse
 from streams.patience import PATIENCE, words
@@ -98,6 +99,7 @@ async def evaluate(settings: Settings, stop: asyncio.Event, health: Health) -> N
             on_fold_error=_broken,
         )
         worker = Worker(settings, "evaluate", plan.journal, health)
+        clock = JournalClock()
         role = Evaluate(
             journal=plan.journal.name,
             partitions=settings.partitions,
@@ -108,10 +110,17 @@ async def evaluate(settings: Settings, stop: asyncio.Event, health: Health) -> N
             policy_sets=sets,
             sender=sender,
             dead_letters=_dead_letters(settings),
+            clock=clock,
         )
+
+        async def follow() -> None:
+            await clock.set_by(worker.log, range(settings.partitions))
+            await role.follow()
+
         worker.assignment(role.assign, role.revoke)
-        worker.consume(role.handle, lane=lambda event: event.message.partition)
-        await worker.run(stop, role.follow())
+        handle = clock.reading(role.handle)
+        worker.consume(handle, lane=lambda event: event.message.partition)
+        await worker.run(stop, follow())
 
 
 async def parse(settings: Settings, stop: asyncio.Event, health: Health) -> None:

@@ -135,6 +135,32 @@ def test_spans_become_events_and_bad_bytes_dead_letters(deployment):
     assert {d.policy_set for _, d in deployment.journal()} == {policy.key.decode()}
 
 
+@pytest.mark.parametrize("ahead", [3600, -3600])
+def test_a_worker_whose_clock_is_wrong_closes_what_has_settled_and_nothing_that_lives(
+    deployment, monkeypatch, tmp_path, ahead
+):
+    deployment.settings = deployment.settings.model_copy(update={"idle_timeout": 120.0})
+    wrong = tmp_path / "wrong"
+    wrong.mkdir()
+    (wrong / "sitecustomize.py").write_text(
+        f"import time\nright = time.time\ntime.time = lambda: right() + {ahead}\n"
+    )
+    living, whole = (otlp_trace(digit * 32, ["ticket.search"] * 3) for digit in "12")
+    with deployment.worker("ingest"):
+        monkeypatch.setenv("PYTHONPATH", str(wrong))
+        with deployment.worker("evaluate") as worker:
+            deployment.send([living[0], *whole])
+            wait_for(lambda: closed(deployment), "a final label", 60)
+            assert closed(deployment) == {"2" * 32}
+            deployment.send(living[1:])
+            wait_for(lambda: len(closed(deployment)) == 2, "the other one", 60)
+            assert worker.stop() == 0
+    for record in deployment.read(deployment.plan.labels.name):
+        label = read(record.headers, record.value).body
+        assert label.closed in {None, "root_settled"}
+        assert "late" not in label.coverage.reasons
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_killed_workers_lose_no_event_and_repeat_them_byte_for_byte(deployment):
