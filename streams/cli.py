@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import io
 import logging
 import os
 import sys
@@ -122,8 +123,15 @@ def create() -> None:
         )
 
 
+_PIPE_CLOSED: Final = 141
+"""Exit status of what a closed pipe ended, as shells tell it. Click's own, 1, is that of a verdict."""
+
+
 def main() -> None:
     """Entry point: turns whatever goes wrong into one clear message and an exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # None where it was closed
+            stream.reconfigure(errors="backslashreplace")  # a locale may lack characters
     sys.exit(run(sys.argv[1:]))
 
 
@@ -137,6 +145,10 @@ def run(args: list[str]) -> int:
         for line in misspelt():
             click.echo(f"agenttrust: {line}", err=True)
         status = cli.main(args, prog_name="agenttrust", standalone_mode=False)
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # Click's: whoever read has gone
+            return _PIPE_CLOSED
+        raise
     except UserError as error:
         return _complain(*error.lines)
     except InputError as error:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -9,6 +10,9 @@ import pytest
 from monitor.errors import InputError
 from streams import cli
 from streams.errors import UserError
+from tests.services import ROOT
+
+SHELL = os.environ | {"PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture
@@ -112,3 +116,39 @@ def test_a_closed_pipe_is_silent():
     command = f"{sys.executable} -m streams --help"
     done = subprocess.run(f"{command} | true", shell=True, capture_output=True, check=False)
     assert done.stderr == b""
+
+
+def test_a_pipe_that_is_closed_early_is_told_as_shells_do_not_as_a_verdict(tmp_path):
+    """`inspect --fail-on` says 1 of a violation."""
+    (tmp_path / "many.py").write_text(
+        "import click\nfrom streams import cli\n@click.command()\ndef watch():\n"
+        "    while True: click.echo('x' * 1000)\n"
+        "cli.watch = watch\ncli.COMMANDS['watch'] = ('streams.cli', 'watch', '')\n"
+        "import sys; sys.argv = ['agenttrust', 'watch']; cli.main()\n"
+    )
+    command = f"{sys.executable} {tmp_path}/many.py | head -1; echo ${{PIPESTATUS[0]}} >&2"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, check=False, env=SHELL, timeout=60
+    )
+    assert (done.stdout, done.stderr) == (b"x" * 1000 + b"\n", b"141\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_a_locale_cannot_say_is_escaped(encoding):
+    code = "import streams.cli as c; c.run = lambda _: print('Grüße → 世'); c.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        check=False,
+        env=SHELL | {"PYTHONIOENCODING": encoding},
+    )
+    assert done.stderr == b""
+    told = "Grüße".encode(encoding, "backslashreplace") + b" \\u2192 \\u4e16\n"
+    assert done.stdout == told
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&-"])
+def test_streams_that_are_closed_beforehand_are_no_error(closed):
+    command = f"{sys.executable} -m streams --version {closed}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, env=SHELL)
+    assert (done.returncode, done.stderr) == (0, b"")
