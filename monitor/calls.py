@@ -322,6 +322,10 @@ def quoted_results(calls: list[LogicalCall], turns: list[Turn], *, resumed: bool
         here = turn.place.position()
         asked: dict[str, str] = {}
         why = turn.span.unseen.get("input")
+        if not first:
+            for other, call in _named_by_results(turn, calls, by_id, here):
+                by_id[other] = [call]
+                context.aliases.append(other)
         taken = {call.call_id for message in turn.span.inputs for call in message.calls}
         for number, message in enumerate(turn.span.inputs):
             for index, request in enumerate(message.calls):
@@ -360,6 +364,31 @@ def quoted_results(calls: list[LogicalCall], turns: list[Turn], *, resumed: bool
                     context.results.append(quoted.result)
         first = False
     return context
+
+
+def _named_by_results(
+    turn: Turn, calls: list[LogicalCall], known: Mapping[str, object], here: Position
+) -> list[tuple[str, LogicalCall]]:
+    """Ids by which a turn quotes the results of calls that were requested under other ids, where it
+    repeats no history (as with `previous_response_id`): as many as there are calls without a
+    result, in their order."""
+    if any(message.role == "assistant" for message in turn.span.inputs):
+        return []
+    names = [
+        returned.call_id
+        for message in turn.span.inputs
+        for returned in message.results
+        if returned.call_id is not None and returned.call_id not in known
+    ]
+    if not names:
+        return []
+    waiting = [
+        call for call in calls if call.requested and not call.returned and call.position < here
+    ]
+    if len(names) != len(waiting) or len(set(names)) < len(names):
+        return []
+    waiting.sort(key=lambda call: call.position)
+    return list(zip(names, waiting, strict=True))
 
 
 def _alias(

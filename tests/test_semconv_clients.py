@@ -454,3 +454,37 @@ def test_an_answer_that_is_computed_is_the_one_that_the_agent_tells():
     found = told(code_agent(), code_turn(2, "```py\nfinal_answer(f'{n} left')\n```"))
     assert [answer.text for answer in found.answers] == [ANSWER]
     assert user_request(found) == ASKED
+
+
+@pytest.mark.parametrize(("names", "matched"), [(("a", "b"), True), (("a",), False)])
+def test_results_that_name_calls_otherwise_where_no_history_is_repeated(names, matched):
+    """As OpenLLMetry has OpenAI's Responses with `previous_response_id`: calls by item, results by
+    call."""
+    asked = [
+        {"type": "tool_call", "id": f"fc_{i}", "name": "get_order", "arguments": args}
+        for i, args, _ in ORDERS
+    ]
+    given = [
+        {"type": "tool_call_response", "id": i, "response": text}
+        for i, (_, _, text) in zip(names, ORDERS, strict=False)
+    ]
+    turns = [
+        (PARTS[:1], [{"role": "assistant", "parts": asked}]),
+        ([{"role": "tool", "parts": given}], SAID),
+    ]
+    root = span(1, "desk", {}, end=9000)
+    spans = [
+        span(
+            2 + n,
+            "openai.response",
+            {
+                "gen_ai.operation.name": "chat",
+                "gen_ai.input.messages": json.dumps(before),
+                "gen_ai.output.messages": json.dumps(after),
+            },
+            parent=root.span_id,
+        )
+        for n, (before, after) in enumerate(turns)
+    ]
+    found = calls(told(root, *spans))
+    assert found == (EXPECTED if matched else [(tool, args, None) for tool, args, _ in EXPECTED])
