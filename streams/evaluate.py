@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from itertools import groupby
@@ -105,14 +106,17 @@ class Evaluate:
         self._dead = dead_letters
         self._clock = clock
         self._few = asyncio.Semaphore(_SIDE_BY_SIDE)
-        self._assigned: dict[int, asyncio.Lock] = {}
+        self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """One for each partition as long as the process lives: what began before a rebalance may go on
+        after it, and must not meet what begins then."""
+        self._assigned: frozenset[int] = frozenset()
         self._taken: dict[int, Taken] = {}
 
     # -- ownership ---------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[int]) -> None:
         """These partitions are this worker's from now on; each will be taken over anew."""
-        self._assigned = {partition: asyncio.Lock() for partition in partitions}
+        self._assigned = frozenset(partitions)
         self._taken = {}
 
     def revoke(self) -> None:
@@ -121,7 +125,8 @@ class Evaluate:
 
     async def _take(self, partition: int) -> Taken:
         """Compares state and log once per assignment; see the module's table."""
-        taken = self._taken.get(partition)
+        known = self._taken
+        taken = known.get(partition)
         if taken is not None:
             return taken
         mark = await self._store.watermark(partition)
@@ -149,9 +154,8 @@ class Evaluate:
                 found = "behind"
                 await self._catch_up(partition, taken, mark.offset, committed, silent=True)
         metrics.count("takeovers", found=found)
-        if partition in self._assigned:
-            self._taken[partition] = taken
-            metrics.put("epoch", max(one.epoch for one in self._taken.values()))
+        known[partition] = taken  # of this assignment: after another one it is taken over again
+        metrics.put("epoch", max(one.epoch for one in known.values()))
         if found == "new_log":  # its first records may lie before the commit of the old one
             end = (await self._log.ends([partition])).get(partition, 0)
             await self._catch_up(partition, taken, taken.folded + 1, end, silent=False)
@@ -284,10 +288,9 @@ class Evaluate:
         return frozenset([partition]) if folded else frozenset()
 
     async def _part(self, partition: int, records: list[Raw]) -> bool:
-        lock = self._assigned.get(partition)
-        if lock is None:
-            return False
-        async with lock:
+        async with self._locks[partition]:
+            if partition not in self._assigned:
+                return False
             taken = await self._current(partition, _COMPARE)
             # Faust may hand over records of before a rebalance, and leave out what lies between.
             for _, run in groupby(enumerate(records), lambda pair: pair[1].offset - pair[0]):
@@ -335,10 +338,12 @@ class Evaluate:
         """
         now = int(self._clock() * 1000)
         for partition, end in (await self._log.ends(self._assigned)).items():
-            lock = self._assigned.get(partition)
-            if lock is None or lock.locked():
-                continue  # gone, or being folded and so not read to its end
+            lock = self._locks[partition]
+            if lock.locked():
+                continue  # being folded and so not read to its end
             async with lock:
+                if partition not in self._assigned:
+                    continue
                 try:
                     taken = await self._current(partition, _COMPARE_IDLE)
                 except Fenced:

@@ -528,6 +528,43 @@ def test_a_log_made_again_is_folded_from_its_start_where_the_old_one_s_commit_ou
     run(scenario())
 
 
+def test_what_began_before_a_rebalance_does_not_meet_what_begins_after_it(world, run):
+    """Both find the new log; the second must not forget what the first has folded of it."""
+
+    async def scenario():
+        for _ in range(2):
+            await world.deliver(*world.write(tool(A)))
+        world.log.recreate(1)
+        world.restart()
+        gates = [asyncio.Event(), asyncio.Event()]
+        asked = iter(gates)
+        at = world.log.at
+
+        async def slow(partition, offset):
+            if gate := next(asked, None):
+                await gate.wait()
+            return await at(partition, offset)
+
+        world.log.at = slow
+        before = asyncio.ensure_future(world.worker.close_due())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        world.worker.assign(range(P))
+        after = asyncio.ensure_future(world.deliver(*world.write(*run_of(B, "purge"))))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        gates[0].set()
+        await before
+        gates[1].set()
+        await after
+        world.log.now += IDLE
+        await world.worker.close_due()
+        await world.deliver_rest()
+        assert world.labels(B)[-1] == ("violated", "final")
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 5])
 def test_a_log_made_again_under_a_living_worker_is_noticed_however_long_it_is(world, run, length):
     """Its consumer goes on at the old position, which the new log may have reached or passed."""
