@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sqlite3
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from monitor.label import LABEL, Event
 from monitor.model import FOLD_VERSION
 from streams import topics
 from streams.board import line
-from streams.errors import UserError
+from streams.errors import UserError, of_output
 from streams.events import time_text
 from streams.ledger import Difference, Ledger
 from streams.part import Part
@@ -237,12 +236,11 @@ def replay(
     options = (begin, stop, trajectory, partition)
     try:
         counts = asyncio.run(replay_range(settings, options, said, verify=verify))
-    except BrokenPipeError:  # nobody reads on
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for what Python still flushes
-        counts = Counts()
     except sqlite3.Error as error:
         raise UserError(f"temporary folder {tempfile.gettempdir()}: {words(error)}") from None
     except FAILURES as error:
+        if of_output(error):  # nothing was verified
+            raise
         raise UserError(f"Kafka at {settings.kafka_bootstrap}: {words(error)}") from None
     if verify:
         said.counts(counts)

@@ -7,9 +7,14 @@ format of CloudEvents. Reads without a consumer group, so any number of people m
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
+import select
+import stat
+import sys
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
@@ -26,6 +31,9 @@ from streams.events import SOURCE, NotAnEventError, read, time_text
 from streams.processes import until_stopped
 from streams.settings import Settings, load
 from streams.topics import admin, partition_counts, plan
+
+_LOOK: Final = 0.5
+"""Seconds between two looks whether anybody still reads."""
 
 
 async def subscribe(
@@ -107,19 +115,36 @@ async def _watch(
     if live:
         live.start()
     try:
-        await first(stop, follow())
+        await first(stop, follow(), unread())
     finally:
         if live:
             live.stop()
 
 
-async def first(stop: asyncio.Event, work: Any) -> None:
-    """Runs `work` until it ends or `stop` is set; lets its error through."""
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())]
+async def unread() -> None:
+    """Ends when standard output is a pipe that nobody reads any more: a command that waits for events
+    would learn it with the next one only."""
+    try:
+        out = sys.stdout.fileno()
+        piped = stat.S_ISFIFO(os.fstat(out).st_mode)
+    except (AttributeError, OSError):  # closed beforehand, or no file
+        piped = False
+    if not piped:
+        await asyncio.Event().wait()
+    watched = select.poll()
+    watched.register(out, 0)  # an error, which is what is told, need not be asked for
+    while not watched.poll(0):  # noqa: ASYNC110 - nobody would set an event
+        await asyncio.sleep(_LOOK)
+    raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+async def first(stop: asyncio.Event, *works: Any) -> None:
+    """Runs `works` until one ends or `stop` is set; lets its error through."""
+    tasks = [asyncio.ensure_future(work) for work in (*works, stop.wait())]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if tasks[0] in done:
-            tasks[0].result()
+        for task in done:
+            task.result()
     finally:
         for task in tasks:
             task.cancel()

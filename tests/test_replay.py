@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import sys
 import time
 
 import msgspec
@@ -331,6 +334,28 @@ def test_mistakes_are_one_line(site, journal, capsys, args, words):
     told = capsys.readouterr().err
     assert words in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("full", "status", "told"),
+    [(False, 141, []), (True, 2, ["agenttrust: No space left on device"])],
+)
+@pytest.mark.parametrize("args", [["--json"], ["--verify"], ["--verify", "--json"], []])
+def test_output_that_is_refused_is_neither_kafkas_fault_nor_verified(
+    site, journal, capsys, monkeypatch, full, status, told, args
+):
+    site.fill(journal)
+    reader, writer = os.pipe()
+    os.close(reader)
+    out = open("/dev/full" if full else writer, "w")  # noqa: SIM115, PTH123
+    monkeypatch.setattr(sys, "stdout", out)
+    assert site.run("replay", *args) == status
+    assert capsys.readouterr().err.splitlines()[-1:] == told
+    monkeypatch.undo()
+    with contextlib.suppress(OSError):
+        out.close()
+    if full:
+        os.close(writer)
 
 
 def test_missing_topics_are_told(broker, monkeypatch, capsys):  # noqa: F811

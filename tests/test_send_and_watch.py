@@ -132,6 +132,18 @@ def test_watch_without_a_terminal_prints_lines(deployment):
     assert process.returncode == 0
 
 
+def test_watch_ends_when_nobody_reads_although_nothing_happens(deployment):
+    publish(deployment, violation())
+    process = watching(deployment, "--from-start", "--json")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert "POLICY_TOOL_FORBIDDEN" in process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=30) == 141
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
 def test_send_writes_files_as_they_are_and_cuts_what_is_too_large(deployment, tmp_path):
     small, large = ExportTraceServiceRequest(), ExportTraceServiceRequest()
     small.resource_spans.add().scope_spans.add().spans.add(name="small")
