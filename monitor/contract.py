@@ -21,6 +21,7 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
+    model_validator,
 )
 
 from monitor import yaml
@@ -145,6 +146,12 @@ class Semantic(Written):
     sample: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Share of trajectories that are read, chosen by a hash of the trajectory id."""
     steps: tuple[Literal["answer", "tool_result", "message"], ...] = ("answer",)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mode_alone(cls, data: Any) -> Any:
+        """`semantic: off` is short for `semantic: {mode: off}`."""
+        return {"mode": data} if isinstance(data, str) else data
 
 
 class Contract(Rules):

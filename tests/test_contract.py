@@ -85,6 +85,13 @@ def test_yaml_reads_words_as_words(tmp_path):
 HEAD = "contract: c\nversion: 1\n"
 
 
+@pytest.mark.parametrize("mode", ["off", "advisory", "gate"])
+def test_a_mode_alone_is_short_for_the_mapping(tmp_path, mode):
+    short = load(tmp_path, HEAD + f"semantic: {mode}")
+    assert short.semantic.mode == mode
+    assert short.digest == load(tmp_path, HEAD + f"semantic: {{mode: {mode}}}").digest
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -119,6 +126,8 @@ HEAD = "contract: c\nversion: 1\n"
          "c.yaml:3: parameter_rules.a.allowed_values.x: 'en' is text; allowed: a list"),
         (HEAD + "trajectory_mode: relax", "c.yaml:3: trajectory_mode: 'relax', did you mean 'relaxed'?; allowed: 'strict' or 'relaxed'"),
         (HEAD + "grounding: semantic", "c.yaml:3: grounding: 'semantic'; allowed: 'off' or 'paper'"),
+        (HEAD + "semantic: of", "c.yaml:3: semantic: 'of', did you mean 'off'?; allowed: 'off', 'advisory' or 'gate'"),
+        (HEAD + "semantic: 3", "c.yaml:3: semantic: 3 is a number; allowed: a mapping"),
         (HEAD + "grounding: false", "c.yaml:3: grounding: false; allowed: 'off' or 'paper'"),
         (HEAD + "severity:\n  POLICY_TOOL_FORBIDEN: error",
          "c.yaml:4: severity.POLICY_TOOL_FORBIDEN: unknown code, did you mean 'POLICY_TOOL_FORBIDDEN'?"),
