@@ -444,6 +444,11 @@ def quote(call: LogicalCall, quoted: ReturnedResult, why: Unseen | None = None) 
         call.error = quoted.result or ""
 
 
+def repeats_an_id(call: LogicalCall) -> bool:
+    """Whether a call before it has its id, so that its key names its span as well."""
+    return call.call_id is not None and call.key.startswith(f"{call.call_id}@")
+
+
 def name_calls(calls: list[LogicalCall]) -> None:
     """Ids can repeat between turns: the first call in order keeps it as its key."""
     used: set[str] = set()

@@ -11,7 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 from monitor.bench import Bench
-from monitor.calls import LogicalCall, hands_to, quote, report, unrequested
+from monitor.calls import (
+    LogicalCall,
+    hands_to,
+    quote,
+    repeats_an_id,
+    report,
+    unrequested,
+)
 from monitor.head import NAMES, Head, LastAnswer, content_digest
 from monitor.index import (
     Fields,
@@ -267,8 +274,8 @@ def _append_run(
         if any(not call.executed and (call.returned or not call.requested) for call in head.window):
             return False  # a history may have named it otherwise, told by its arguments
         waiting = _waiting(head, span, here)
-        if len(waiting) > 1:
-            return False  # their arguments tell which
+        if len(waiting) > 1 or any(map(repeats_an_id, waiting)):
+            return False  # their arguments tell which; the span is part of the call's key
         if not waiting and head.tail is not None and here <= head.tail:
             return False
         head.loose = here

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from monitor.bench import Bench, Judge
-from monitor.calls import LogicalCall
+from monitor.calls import LogicalCall, repeats_an_id
 from monitor.head import Head, Standing
 from monitor.index import call_mark
 from monitor.model import UNSEEN, Call, Execution, Judgement, Unseen
@@ -96,8 +96,13 @@ def settle(head: Head, bench: Bench, fields: dict[str, bytes]) -> None:
                 standing.policy = judge.checks.policy.step(standing.policy, seen)
                 if judge.checks.trajectory is not None:
                     standing.trajectory = judge.checks.trajectory.step(standing.trajectory, seen)
-        if call.call_id is not None:
+        if call.call_id is not None and not _shares_its_id(call, head.window):
             fields[f"c:{call.call_id}"] = call_mark(call, "s" if is_done(call) else "u")
+
+
+def _shares_its_id(call: LogicalCall, window: list[LogicalCall]) -> bool:
+    """Another call has the same id, as the index says already."""
+    return repeats_an_id(call) or any(other.call_id == call.call_id for other in window)
 
 
 def _leave(head: Head, call: LogicalCall, ruled: frozenset[str]) -> None:
