@@ -24,7 +24,7 @@ from monitor.model import Arrival, Close, Observed, Record, Span
 from monitor.rge import rebuild
 from tests import oracle
 from tests.generate import Trace, runs
-from tests.traces import TRACE, Run, contract, raise_fold_error, tool
+from tests.traces import TRACE, Run, contract, llm, raise_fold_error, root, tool
 
 CONTRACTS = (
     contract("strict", expected_trajectory=["a", "b"], forbidden_tools=["z"]),
@@ -357,12 +357,15 @@ def test_extending_equals_deriving_anew(trace: Trace, data: Any) -> None:
     if data.draw(st.booleans()):
         i = data.draw(st.integers(0, len(spans) - 1))
         spans = spans[:i] + spans[i + 1 :] + [spans[i]]
-    bench = Bench(data.draw(st.sampled_from((SET, WHOLE))))
+    _extend_each(spans, Bench(data.draw(st.sampled_from((SET, WHOLE)))))
+
+
+def _extend_each(spans: Sequence[Span], bench: Bench) -> None:
+    """Whatever a span extends, the stored state is the specification's."""
     head = new_head(TRACE, bench, 0)
     fields: dict[str, bytes] = {}
     known: dict[str, Span] = {}
     digests: dict[str, str] = {}
-    extended = 0
     for span in spans:
         digest = span_digest(msgspec.msgpack.encode(span))
         asked = {n: fields[n] for n in names(span) if fields.get(n)}
@@ -371,7 +374,6 @@ def test_extending_equals_deriving_anew(trace: Trace, data: Any) -> None:
         if new is None:
             _, fields = rebuild(head, known, digests, bench)
             continue
-        extended += 1
         fields = {**fields, **new}
         if not head.agentic:
             continue
@@ -380,6 +382,15 @@ def test_extending_equals_deriving_anew(trace: Trace, data: Any) -> None:
         _, derived = rebuild(fresh, known, digests, bench)
         assert {n: d for n, d in fields.items() if d} == derived
         assert msgspec.to_builtins(head) == msgspec.to_builtins(fresh)
+
+
+@pytest.mark.parametrize("ran_by", [(("a", "c4"), ("b", None)), (("a", "c4"), ("b", "c3"))])
+def test_a_repeated_call_id_extends_as_if_derived_anew(ran_by: Any) -> None:
+    """Its calls leave the window one by one; tool spans with and without the id run the second."""
+    before = llm(1, req=[("c3", "b", {})], user="please")
+    again = llm(3, req=[("c4", "a", {}), ("c3", "b", {})], user="please")
+    tools = [tool(5 + n, call_id, name) for n, (name, call_id) in enumerate(ran_by)]
+    _extend_each([before, tool(2, "c3", "b"), again, *tools, root()], Bench(WHOLE))
 
 
 def _apart(span: Span) -> list[Span]:
