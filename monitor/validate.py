@@ -128,7 +128,8 @@ def _words(
         return f"{shown(value)} is {kind_of(value)}", allowed
     if kind == "literal_error":
         expected = str(detail.get("ctx", {}).get("expected", ""))
-        return shown(value) + _hint(str(value), expected.replace("'", "").split(" or ")), expected
+        known = expected.replace("'", "").replace(" or ", ", ").split(", ")
+        return shown(value) + _hint(str(value), known), expected
     if kind in {"value_error", "assertion_error"}:
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, RefusalError):
