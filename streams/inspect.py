@@ -7,6 +7,7 @@ trajectory is closed at the end of the input.
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -98,7 +99,8 @@ def inspect(
         click.echo(f"agenttrust: {warning}", err=True)
     if as_json:
         for judged in found.trajectories:
-            click.echo(msgspec.json.encode(judged.report()).decode())
+            told = msgspec.to_builtins(judged.report())
+            click.echo(json.dumps(told, separators=(",", ":")))  # ASCII: no terminal obeys it
     else:
         _show(found)
     failing = {"violated": {"violated"}, "unassessed": {"violated", "unassessed"}}

@@ -74,7 +74,10 @@ def read_files(paths: Iterable[Path]) -> list[OtlpFile]:
 
 def _expand(path: Path) -> Iterator[Path]:
     if path.is_dir():
-        found = sorted(p for p in path.rglob("*") if p.suffix in {".pb", ".json"} and p.is_file())
+        # What is no file, such as a link that leads nowhere, is refused when it is read: not left out.
+        found = sorted(
+            p for p in path.rglob("*") if p.suffix in {".pb", ".json"} and not p.is_dir()
+        )
         if not found:
             raise UserError(f"{path}: no .pb or .json file in this folder")
         yield from found

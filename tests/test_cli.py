@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -152,3 +153,31 @@ def test_streams_that_are_closed_beforehand_are_no_error(closed):
     command = f"{sys.executable} -m streams --version {closed}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, env=SHELL)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("args", [["--json"], []])
+def test_no_span_can_command_the_terminal_of_inspect(tmp_path, capsys, args):
+    hostile = "x\x1b[2J\x9b2J\x85\u2028\u202e[bold]"
+    span = {
+        "traceId": "ab" * 16,
+        "spanId": "01" * 8,
+        "name": hostile,
+        "attributes": [
+            {"key": key, "value": {"stringValue": value}}
+            for key, value in (
+                ("gen_ai.operation.name", "invoke_agent"),
+                ("gen_ai.agent.name", hostile),
+                ("gen_ai.conversation.id", hostile),
+            )
+        ],
+    }
+    document = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    (tmp_path / "contracts").mkdir()
+    options = [str(tmp_path / "a.json"), "--contracts", str(tmp_path / "contracts"), *args]
+    assert cli.run(["inspect", *options]) == 0
+    told = capsys.readouterr().out
+    assert "abababab" in told
+    assert all(c.isprintable() or c == "\n" for c in told)
+    if args:
+        assert json.loads(told)["agent"] == hostile

@@ -88,6 +88,18 @@ def test_a_pipe_is_not_waited_for(tmp_path):
         read_files([tmp_path / "a.json"])
 
 
+@pytest.mark.parametrize("name", ["lost.pb", "lost.json"])
+def test_a_folder_with_something_that_cannot_be_read_is_not_read_without_it(tmp_path, name):
+    (tmp_path / "a.pb").write_bytes(b"")
+    (tmp_path / name).symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=name):
+        read_files([tmp_path])
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match=f"{name}: is no file"):
+        read_files([tmp_path])
+
+
 def test_gaps_are_those_of_the_recording_but_not_longer_than_asked(tmp_path):
     bodies = {
         "0.traces.pb": traces(SECOND),
