@@ -55,6 +55,9 @@ def test_every_setting_exists():
 def test_every_metric_exists():
     known = {f"{metrics.PREFIX}{name}" for name in (*metrics.GAUGES, *metrics.TIMES)}
     known |= {f"{metrics.PREFIX}{name}_total" for name in metrics.COUNTS}
+    known |= set(
+        re.findall(r"^# TYPE (agenttrust_worker_info) ", metrics.text().decode(), re.MULTILINE)
+    )
     found = set(re.findall(r"agenttrust_[a-z_]+", PAGE.read_text("utf-8")))
     assert len(found) >= 8
     assert found <= known
