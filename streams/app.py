@@ -61,6 +61,8 @@ WITHIN: Final = 0.005
 _METADATA: Final = 15_000
 """Milliseconds within which a consumer learns that a topic has come back: while it is being made anew
 the group is given none of its partitions."""
+_AGAIN: Final = 1.0
+"""Seconds after which what was cancelled and goes on is cancelled again."""
 GRACE: Final = 20.0
 """Seconds for the last batch and commit after a signal."""
 
@@ -294,9 +296,7 @@ class Worker:
                     await self._at_rest.wait()
                     log.info("stopping: the last batch is done")
             finally:
-                for task in tasks:
-                    task.cancel()
-                ended = await asyncio.gather(*tasks, return_exceptions=True)
+                ended = await end(tasks)
                 await self._leave(start)
         for outcome in ended:
             if isinstance(outcome, Exception):
@@ -318,6 +318,17 @@ class Worker:
                 else:
                     start.cancel()
                     await start
+
+
+async def end(tasks: Sequence[asyncio.Future[Any]]) -> list[Any]:
+    """Cancels tasks until they end, since a library may swallow a cancellation; their results and
+    errors."""
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=_AGAIN)
+    return await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _raw(message: Any) -> Raw:

@@ -39,8 +39,12 @@ async def hand_over(
     lanes: dict[Hashable, asyncio.Queue[Any]] = {}
 
     async def serve(queue: asyncio.Queue[Any]) -> None:
+        serving = asyncio.current_task()
+        assert serving is not None
         while batch := await _batch(queue, most, within):
             await handle(batch)
+            if serving.cancelling():  # a library has swallowed it; until Python 3.12 `wait_for` may
+                raise asyncio.CancelledError
             for _ in batch:
                 room.release()
 

@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 from monitor.engine import Fenced, StoreBehind
 from monitor.ports import StoreCorrupt
 from streams import metrics, topics
-from streams.app import TAKE, Worker, build, cut, take
+from streams.app import TAKE, Worker, build, cut, end, take
 from streams.dead_letters import NothingReadableError
 from streams.health import Health
 from streams.metrics import COUNTS
@@ -43,6 +43,27 @@ def test_a_worker_makes_no_folders_that_a_kill_would_leave_behind(tmp_path, monk
     app._create_directories()
     assert not app.conf.datadir.exists()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tasks_that_swallow_a_cancellation_are_cancelled_again():
+    async def run():
+        async def stubborn():
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                await asyncio.Event().wait()
+
+        async def fails():
+            raise OSError("gone")
+
+        tasks = [asyncio.ensure_future(one()) for one in (stubborn, fails)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            return await end(tasks)
+
+    cancelled, failed = asyncio.run(run())
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert isinstance(failed, OSError)
 
 
 def test_a_batch_is_cut_by_its_bytes():

@@ -182,6 +182,28 @@ def test_a_batch_that_fails_ends_it_with_what_it_raised():
         asyncio.run(hand_over(stream, hand, most=10, within=0, lane=int))
 
 
+def test_a_lane_whose_cancellation_is_swallowed_ends_all_the_same():
+    async def run():
+        stuck = asyncio.Event()
+
+        async def hand(batch):
+            if batch == ["stuck"]:
+                stuck.set()
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    return
+            await stuck.wait()
+            raise OSError("gone")
+
+        stream = Stream([["stuck"], ["fails"]], end=asyncio.Event())
+        async with asyncio.timeout(10):
+            await hand_over(stream, hand, most=10, within=0, lane=str)
+
+    with pytest.raises(OSError, match="gone"):
+        asyncio.run(run())
+
+
 def test_leaving_ends_the_reading():
     async def run():
         hand = Hand()
