@@ -66,7 +66,7 @@ def _fields(text: str) -> dict[str, str]:
 def _object(text: str) -> dict[str, str]:
     found = fields(text.strip().encode("utf-8", "replace")) or {}
     return {
-        key: bytes(raw).decode("utf-8", "replace") if (said := string(raw)) is None else said
+        key: bytes(raw).decode("utf-8", "replace") if (value := string(raw)) is None else value
         for key, raw in found.items()
     }
 

@@ -14,7 +14,6 @@ from monitor.semconv import payload
 from monitor.semconv.dialect import Content
 from monitor.semconv.messages import read as read_message
 from monitor.semconv.raw import RawSpan, Value, label
-from monitor.semconv.trim import JsonHistory, trim
 from monitor.semconv.wrapped import Raw, fields, items
 
 _TYPE: Final = "haystack.component.type"
@@ -38,7 +37,8 @@ def read(raw: RawSpan) -> Content | None:
     kind = label(attributes.get(_TYPE))
     if kind is None:
         content = Content("agent")
-        _agent(raw, content)
+        payload.take_request(content, raw, _ASKED)
+        payload.take_answer(content, raw, _SAID)
         return content
     if kind == _AGENT:
         return Content("agent", label(attributes.get(_NAME)))
@@ -46,9 +46,8 @@ def read(raw: RawSpan) -> Content | None:
     if replies is None and not kind.endswith(_GENERATOR):
         return Content("other")
     content = Content("llm")
-    found, why = payload.requested(attributes.get(_INPUT), raw.cut.get(_INPUT))
-    content.inputs, content.omitted, more = trim(JsonHistory(found), everything=raw.parent is None)
-    content.miss("input", why or more)
+    asked, why = payload.requested(attributes.get(_INPUT), raw.cut.get(_INPUT))
+    payload.take_history(content, raw, asked, why)
     content.take_outputs([read_message(item) for item in replies or ()])
     if not content.outputs:
         content.miss("output", "content_truncated" if _OUTPUT in raw.cut else "content_hidden")
@@ -67,13 +66,3 @@ def _replies(value: Value) -> list[Raw] | None:
         else item
         for item in listed
     ]
-
-
-def _agent(raw: RawSpan, content: Content) -> None:
-    attributes = raw.attributes
-    asked, _ = payload.requested(attributes.get(_ASKED), raw.cut.get(_ASKED))
-    if (request := payload.last_request(asked)) is not None:
-        content.inputs = (request[0],)
-    said, _ = payload.responded(attributes.get(_SAID), raw.cut.get(_SAID))
-    if (answer := payload.last_answer(said)) is not None:
-        content.take_outputs([answer])

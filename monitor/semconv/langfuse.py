@@ -13,9 +13,7 @@ from monitor.semconv import payload
 from monitor.semconv.content import plain
 from monitor.semconv.dialect import Content
 from monitor.semconv.limits import name
-from monitor.semconv.messages import read as read_message
 from monitor.semconv.raw import RawSpan, first_label
-from monitor.semconv.trim import JsonHistory, trim
 
 _TYPE: Final = "langfuse.observation.type"
 _INPUT: Final = "langfuse.observation.input"
@@ -47,7 +45,7 @@ def read(raw: RawSpan) -> Content | None:
     session = first_label(attributes, _SESSIONS)
     content = Content(kind, name(raw.name) if kind == "agent" else None, session)
     if kind == "llm":
-        _llm(raw, content)
+        payload.take_turn(content, raw, _INPUT, _OUTPUT)
     elif kind == "tool":
         content.tool = name(raw.name)
         content.take_arguments(attributes.get(_INPUT), raw.cut.get(_INPUT))
@@ -56,36 +54,9 @@ def read(raw: RawSpan) -> Content | None:
             content.miss("arguments", None if content.arguments else "attributes_dropped")
             content.miss("result", None if content.result else "attributes_dropped")
     elif kind == "agent":
-        _agent(raw, content)
+        payload.take_request(content, raw, _INPUT, _TRACE_INPUT)
+        payload.take_answer(content, raw, _OUTPUT, _TRACE_OUTPUT)
     if attributes.get(_LEVEL) == "ERROR" and kind != "other":
         message = attributes.get(_MESSAGE)
         content.error = plain(message)[0] or "" if isinstance(message, str) else ""
     return content
-
-
-def _llm(raw: RawSpan, content: Content) -> None:
-    attributes = raw.attributes
-    asked, unseen = payload.requested(attributes.get(_INPUT), raw.cut.get(_INPUT))
-    content.inputs, content.omitted, why = trim(JsonHistory(asked), everything=raw.parent is None)
-    content.miss("input", unseen or why)
-    said, why = payload.responded(attributes.get(_OUTPUT), raw.cut.get(_OUTPUT))
-    content.take_outputs([read_message(item) for item in said], why)
-    if raw.dropped:
-        content.miss("input", None if asked else "attributes_dropped")
-        content.miss("output", None if said else "attributes_dropped")
-    if not content.outputs:
-        content.miss("output", "content_hidden")
-
-
-def _agent(raw: RawSpan, content: Content) -> None:
-    attributes = raw.attributes
-    for key in (_INPUT, _TRACE_INPUT):
-        asked, _ = payload.requested(attributes.get(key), raw.cut.get(key))
-        if (request := payload.last_request(asked)) is not None:
-            content.inputs = (request[0],)
-            break
-    for key in (_OUTPUT, _TRACE_OUTPUT):
-        said, _ = payload.responded(attributes.get(key), raw.cut.get(key))
-        if (answer := payload.last_answer(said)) is not None:
-            content.take_outputs([answer])
-            break

@@ -14,9 +14,7 @@ from monitor.semconv import payload
 from monitor.semconv.content import HIDDEN, Shown, shown, shown_raw
 from monitor.semconv.dialect import Content
 from monitor.semconv.limits import name
-from monitor.semconv.messages import read as read_message
 from monitor.semconv.raw import RawSpan, Value, first_label, label
-from monitor.semconv.trim import JsonHistory, trim
 from monitor.semconv.wrapped import fields, string
 
 _KIND: Final = "langsmith.span.kind"
@@ -53,7 +51,7 @@ def read(raw: RawSpan) -> Content | None:
     session = first_label(attributes, _SESSIONS)
     content = Content(kind, agent, session)
     if kind == "llm":
-        _llm(raw, content)
+        payload.take_turn(content, raw, _INPUT, _OUTPUT)
     elif kind == "tool":
         content.tool = label(attributes.get(_TOOL)) or label(attributes.get(_SERIALIZED)) or run
         content.call_id = label(attributes.get(_CALL_ID))
@@ -62,7 +60,8 @@ def read(raw: RawSpan) -> Content | None:
         if not _empty(attributes.get(_OUTPUT)):
             content.take_result(attributes[_OUTPUT], raw.cut.get(_OUTPUT), only="output")
     elif kind == "agent":
-        _agent(raw, content)
+        payload.take_request(content, raw, _INPUT)
+        payload.take_answer(content, raw, _OUTPUT)
     if raw.dropped and kind == "tool":
         content.miss("arguments", None if content.arguments else "attributes_dropped")
         content.miss("result", None if content.result else "attributes_dropped")
@@ -89,27 +88,3 @@ def _arguments(value: Value, note: str | None) -> Shown:
         if inner[0] is not None and (inner[0][:1] == "{" or string(found["input"]) is not None):
             return inner
     return text, why
-
-
-def _llm(raw: RawSpan, content: Content) -> None:
-    attributes = raw.attributes
-    asked, unseen = payload.requested(attributes.get(_INPUT), raw.cut.get(_INPUT))
-    content.inputs, content.omitted, why = trim(JsonHistory(asked), everything=raw.parent is None)
-    content.miss("input", unseen or why)
-    said, why = payload.responded(attributes.get(_OUTPUT), raw.cut.get(_OUTPUT))
-    content.take_outputs([read_message(item) for item in said], why)
-    if raw.dropped:
-        content.miss("input", None if asked else "attributes_dropped")
-        content.miss("output", None if said else "attributes_dropped")
-    if not content.outputs:
-        content.miss("output", "content_hidden")
-
-
-def _agent(raw: RawSpan, content: Content) -> None:
-    attributes = raw.attributes
-    asked, _ = payload.requested(attributes.get(_INPUT), raw.cut.get(_INPUT))
-    if (request := payload.last_request(asked)) is not None:
-        content.inputs = (request[0],)
-    said, _ = payload.responded(attributes.get(_OUTPUT), raw.cut.get(_OUTPUT))
-    if (answer := payload.last_answer(said)) is not None:
-        content.take_outputs([answer])

@@ -26,7 +26,6 @@ from monitor.semconv.flat import FlatHistory, Tree
 from monitor.semconv.limits import name
 from monitor.semconv.messages import read as read_message
 from monitor.semconv.raw import RawSpan, Value, label
-from monitor.semconv.trim import JsonHistory, trim
 from monitor.semconv.wrapped import arguments
 
 _CALL: Final = "litellm.call_id"
@@ -52,6 +51,8 @@ _SAID: Final = ("choices", "candidates", "output", "message", "role", "content")
 _PAYLOAD: Final = {
     f"llm.{provider}.{key}": key for provider in _PROVIDERS for key in (*_ASKED, *_SAID)
 }
+_OWN: Final = {genai.OPERATION, genai.INPUT, genai.OUTPUT, genai.INSTRUCTIONS}
+"""What LiteLLM writes over what a span says of itself."""
 
 KEYS: frozenset[str] = frozenset({_CALL, _STREAMS, *_PAYLOAD})
 PREFIXES: tuple[str, ...] = (_COMPLETIONS,)
@@ -118,9 +119,6 @@ def _written_over(raw: RawSpan) -> Content:
     return content
 
 
-_OWN: Final = {genai.OPERATION, genai.INPUT, genai.OUTPUT, genai.INSTRUCTIONS}
-
-
 def _raw_request(raw: RawSpan) -> Content | None:
     """The provider's request and response, taken apart by their keys."""
     values: dict[str, msgspec.Raw] = {}
@@ -138,8 +136,7 @@ def _raw_request(raw: RawSpan) -> Content | None:
     asked = {key: value for key, value in values.items() if key in _ASKED}
     said = {key: value for key, value in values.items() if key in _SAID}
     found, _ = payload.requested(_object(asked))
-    content.inputs, content.omitted, why = trim(JsonHistory(found), everything=raw.parent is None)
-    content.miss("input", why)
+    payload.take_history(content, raw, found, None)
     answers, _ = payload.responded(_object(said))
     content.take_outputs([read_message(item) for item in answers])
     if not content.outputs:

@@ -14,12 +14,14 @@ import msgspec
 
 _LIMIT: Final = 128 * 1024
 """Characters of a literal that are read."""
+STRING: Final = r"""(?:'(?:[^'\\\n]++|\\.)*+'|"(?:[^"\\\n]++|\\.)*+")"""
+"""Regular expression of a string's literal."""
 _TOKEN: Final = re.compile(
-    r"""\s*+(?:
-        (?P<text>[uU]?(?:'(?:[^'\\\n]++|\\.)*+'|"(?:[^"\\\n]++|\\.)*+"))
+    rf"""\s*+(?:
+        (?P<text>[uU]?{STRING})
       | (?P<number>-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?)(?![\w.])
       | (?P<word>None|True|False)\b
-      | (?P<mark>[\[\]{}(),:])
+      | (?P<mark>[\[\]{{}}(),:])
     )""",
     re.VERBOSE | re.DOTALL,
 )

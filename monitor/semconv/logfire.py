@@ -21,7 +21,6 @@ from monitor.semconv.events import of_attribute
 from monitor.semconv.limits import name
 from monitor.semconv.messages import read as read_message
 from monitor.semconv.raw import STATUS_ERROR, RawSpan, Value, label
-from monitor.semconv.trim import JsonHistory, trim
 from monitor.semconv.wrapped import Raw, fields, string
 
 _TEMPLATE: Final = "logfire.msg_template"
@@ -68,8 +67,7 @@ def read(raw: RawSpan) -> Content | None:
     if asked is None:
         return None
     content = Content("llm")
-    content.inputs, content.omitted, why = trim(JsonHistory(asked), everything=raw.parent is None)
-    content.miss("input", unseen or why)
+    payload.take_history(content, raw, asked, unseen)
     content.take_outputs([read_message(item) for item in said])
     if raw.dropped:
         content.miss("input", None if asked else "attributes_dropped")

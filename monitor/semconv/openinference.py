@@ -20,7 +20,7 @@ from monitor.semconv.content import plain, redacted
 from monitor.semconv.dialect import Content
 from monitor.semconv.flat import FlatHistory, Tree, listed
 from monitor.semconv.limits import name
-from monitor.semconv.literal import as_json
+from monitor.semconv.literal import STRING, as_json
 from monitor.semconv.messages import Read
 from monitor.semconv.raw import RawSpan, Value, label
 from monitor.semconv.trim import JsonHistory, trim
@@ -60,9 +60,8 @@ _CALLED: Final = ".__call__"
 """Ends the name of a span that is called by the method which was wrapped (DSPy)."""
 _INTERPRETER: Final = "python_interpreter"
 _GIVEN: Final = re.compile(
-    r"""(?mx) ^[ \t]*+ final_answer\(\s*+ (?:answer\s*+=\s*+)?+
-      ('(?:[^'\\\n]++|\\.)*+' | "(?:[^"\\\n]++|\\.)*+")
-      \s*+\)\s*+ (?:</code>|```|\Z)"""
+    r"(?mx) ^[ \t]*+ final_answer\(\s*+ (?:answer\s*+=\s*+)?+"
+    rf"({STRING}) \s*+\)\s*+ (?:</code>|```|\Z)"
 )
 _ADK: Final = "gcp.vertex.agent"
 _ADK_AGENT: Final = "invoke_agent "
@@ -333,13 +332,7 @@ def _adk_agent(raw: RawSpan, content: Content) -> Content:
 
 
 def _agent(raw: RawSpan, content: Content) -> None:
-    attributes = raw.attributes
-    asked, _ = payload.requested(attributes.get(_INPUT), raw.cut.get(_INPUT))
-    if (request := payload.last_request(asked)) is not None:
-        content.inputs = (request[0],)
-    told = attributes.get(_OUTPUT)
-    if isinstance(told, str) and redacted(told):
-        return
-    said, _ = payload.responded(told, raw.cut.get(_OUTPUT))
-    if (answer := payload.last_answer(said)) is not None:
-        content.take_outputs([answer])
+    payload.take_request(content, raw, _INPUT)
+    told = raw.attributes.get(_OUTPUT)
+    if not (isinstance(told, str) and redacted(told)):
+        payload.take_answer(content, raw, _OUTPUT)

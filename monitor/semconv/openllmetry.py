@@ -92,12 +92,8 @@ def read(raw: RawSpan) -> Content | None:
             told = _agno(told, content)
         content.take_result(told, raw.cut.get(_OUTPUT))
     elif kind == "agent":
-        asked, _ = payload.requested(attributes.get(_INPUT), raw.cut.get(_INPUT))
-        if (request := payload.last_request(asked)) is not None:
-            content.inputs = (request[0],)
-        said, _ = payload.responded(attributes.get(_OUTPUT), raw.cut.get(_OUTPUT))
-        if (answer := payload.last_answer(said)) is not None:
-            content.take_outputs([answer])
+        payload.take_request(content, raw, _INPUT)
+        payload.take_answer(content, raw, _OUTPUT)
     if raw.dropped:
         _dropped(content)
     return content

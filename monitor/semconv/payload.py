@@ -14,8 +14,10 @@ import msgspec
 
 from monitor.model import Message, Unseen
 from monitor.semconv.content import lenient, shallow, shown
+from monitor.semconv.dialect import Content
 from monitor.semconv.messages import Read, read
-from monitor.semconv.raw import Value
+from monitor.semconv.raw import RawSpan, Value
+from monitor.semconv.trim import JsonHistory, trim
 from monitor.semconv.wrapped import Fields, Raw, fields, items, string
 
 _LISTS: Final = ("messages", "contents", "inputs", "input", "prompt", "query", "question", "task")
@@ -46,7 +48,44 @@ def responded(value: Value, note: str | None = None) -> Found:
     return (list(_responses(raw, _DEPTH)), unseen) if raw is not None else ([], unseen)
 
 
-def last_request(messages: Sequence[Raw]) -> Read | None:
+def take_history(content: Content, raw: RawSpan, asked: Sequence[Raw], why: Unseen | None) -> None:
+    """What a model was given, as far as it is kept. `why`: not all of it is shown."""
+    content.inputs, content.omitted, more = trim(JsonHistory(asked), everything=raw.parent is None)
+    content.miss("input", why or more)
+
+
+def take_turn(content: Content, raw: RawSpan, asked_key: str, said_key: str) -> None:
+    """What a model was given and what it said, of two attributes."""
+    asked, why = requested(raw.attributes.get(asked_key), raw.cut.get(asked_key))
+    take_history(content, raw, asked, why)
+    said, why = responded(raw.attributes.get(said_key), raw.cut.get(said_key))
+    content.take_outputs([read(item) for item in said], why)
+    if raw.dropped:
+        content.miss("input", None if asked else "attributes_dropped")
+        content.miss("output", None if said else "attributes_dropped")
+    if not content.outputs:
+        content.miss("output", "content_hidden")
+
+
+def take_request(content: Content, raw: RawSpan, *keys: str) -> None:
+    """What the user of a run asked last, of the first of these attributes that tells it."""
+    for key in keys:
+        asked, _ = requested(raw.attributes.get(key), raw.cut.get(key))
+        if (request := _last_request(asked)) is not None:
+            content.inputs = (request[0],)
+            return
+
+
+def take_answer(content: Content, raw: RawSpan, *keys: str) -> None:
+    """What a run answered, of the first of these attributes that tells it."""
+    for key in keys:
+        said, _ = responded(raw.attributes.get(key), raw.cut.get(key))
+        if (answer := _last_answer(said)) is not None:
+            content.take_outputs([answer])
+            return
+
+
+def _last_request(messages: Sequence[Raw]) -> Read | None:
     """The last message in which a user speaks."""
     for raw in reversed(messages):
         found = read(raw)
@@ -55,7 +94,7 @@ def last_request(messages: Sequence[Raw]) -> Read | None:
     return None
 
 
-def last_answer(messages: Sequence[Raw]) -> Read | None:
+def _last_answer(messages: Sequence[Raw]) -> Read | None:
     """The last message when an assistant speaks in it."""
     if not messages:
         return None

@@ -13,17 +13,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from monitor.semconv.literal import string
+from monitor.semconv.literal import STRING, string
 
 _BEGINS: Final = ("meta=", "_meta=", "content=[", "CallToolResult(", "[TextContent(")
 _LIST: Final = re.compile(r"(?:\A|\bcontent=)\[(?=TextContent\()")
 _HEAD: Final = 2000
 """Characters in which the list of contents begins."""
 _CONTENT: Final = re.compile(
-    r"""TextContent\(type='text',\ text=
-      ('(?:[^'\\\n]++|\\.)*+' | "(?:[^"\\\n]++|\\.)*+")
-      (?:,\ \w++=(?:None|\{\}))*+\)(?:,\ |(?=\]))""",
-    re.VERBOSE,
+    rf"TextContent\(type='text', text=({STRING})(?:, \w++=(?:None|\{{\}}))*+\)(?:, |(?=\]))"
 )
 _FAILED: Final = re.compile(r"\b(?:isError|is_error)=True\b")
 

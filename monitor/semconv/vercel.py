@@ -17,7 +17,6 @@ from monitor.semconv.dialect import Content
 from monitor.semconv.messages import read as read_message
 from monitor.semconv.messages import split
 from monitor.semconv.raw import RawSpan, Value, first_label, label
-from monitor.semconv.trim import JsonHistory, trim
 from monitor.semconv.wrapped import Raw
 
 _OPERATION: Final = "ai.operationId"
@@ -83,9 +82,7 @@ def read(raw: RawSpan) -> Content | None:
         return content
     if operation in _RUNS:
         content = Content("agent", agent, session)
-        asked, _ = payload.requested(attributes.get(_PROMPT), raw.cut.get(_PROMPT))
-        if (request := payload.last_request(asked)) is not None:
-            content.inputs = (request[0],)
+        payload.take_request(content, raw, _PROMPT)
         _said(raw, content)
         return content
     return Content("other")
@@ -101,8 +98,7 @@ def _llm(raw: RawSpan, content: Content) -> None:
     if isinstance(value, list):  # earlier versions: an array of JSON texts
         value = f"[{','.join(item for item in value if isinstance(item, str))}]"
     found, unseen = split(value, raw.cut.get(_MESSAGES))
-    content.inputs, content.omitted, why = trim(JsonHistory(found), everything=raw.parent is None)
-    content.miss("input", unseen or why)
+    payload.take_history(content, raw, found, unseen)
     _said(raw, content)
     if raw.dropped:
         content.miss("input", None if found else "attributes_dropped")
