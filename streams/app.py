@@ -207,22 +207,22 @@ class Worker:
             async for records in parts:
                 if self._stopping:
                     break  # read again by whoever comes next
-                with self._hand(records):
-                    done = await self._handle(handle, records)
+                with self._hand(records) as size:
+                    done = await self._handle(handle, records, size)
                     self._done([r for r in records if done is None or r.partition in done])
         for event in batch:
             event.ack()  # only so that Faust comes to ask what may be committed
 
     @contextlib.contextmanager
-    def _hand(self, records: Sequence[Raw]) -> Iterator[None]:
-        """While records are in hand, a worker that is asked to stop waits."""
+    def _hand(self, records: Sequence[Raw]) -> Iterator[int]:
+        """While records are in hand, a worker that is asked to stop waits; gives their bytes."""
         size = sum(len(raw.value or b"") for raw in records)
         self._in_hand.append(size)
         self._at_rest.clear()
         metrics.put("batch_bytes", sum(self._in_hand))
         try:
             with self._watchdog.batch({r.topic for r in records}):
-                yield
+                yield size
         finally:
             self._in_hand.remove(size)
             metrics.put("batch_bytes", sum(self._in_hand))
@@ -240,9 +240,10 @@ class Worker:
         self._positions.done(records)
         self._watchdog.done(records)
 
-    async def _handle(self, handle: Handler, records: list[Raw]) -> frozenset[int] | None:
-        """Handles a batch, measured."""
-        size = sum(len(raw.value or b"") for raw in records)
+    async def _handle(
+        self, handle: Handler, records: list[Raw], size: int
+    ) -> frozenset[int] | None:
+        """Handles a batch of so many bytes, measured."""
         with (
             metrics.timed("batch_seconds"),
             telemetry.span(f"{self._role}: batch", messages=len(records), bytes=size),

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from streams.patience import PATIENCE, patiently
+from streams.redis_wire import of_another_type
 
 T = TypeVar("T")
 _TOGETHER: Final = 64
@@ -77,7 +78,7 @@ class ReadingCache:
 def _value(answer: Any) -> bytes | None:
     """A key of another type, which some other program wrote, holds no reading."""
     if isinstance(answer, Exception):
-        if not str(answer).startswith("WRONGTYPE"):
+        if not of_another_type(answer):
             raise answer
         return None
     return cast("bytes | None", answer)

@@ -16,6 +16,7 @@ from typing import Any
 
 import hiredis
 from redis.asyncio import Connection, Redis, RedisCluster, SSLConnection
+from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as WriteTimeoutError
 
 
@@ -48,6 +49,11 @@ class _PackedConnection(_Packed, Connection):
 
 class _PackedSSLConnection(_Packed, SSLConnection):
     pass
+
+
+def of_another_type(error: Exception) -> bool:
+    """Whether Redis says that a key is not of the type that is asked for: that is no outage."""
+    return isinstance(error, ResponseError) and str(error).startswith("WRONGTYPE")
 
 
 def packed(client: Redis) -> Redis:

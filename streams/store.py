@@ -56,7 +56,7 @@ from monitor.ports import Loaded, SaveOutcome, Saving, StoreCorrupt, Wanted, Wat
 from streams import metrics, telemetry
 from streams.errors import UserError
 from streams.patience import PATIENCE, patiently, words
-from streams.redis_wire import packed, packed_cluster
+from streams.redis_wire import of_another_type, packed, packed_cluster
 from streams.setting_values import redacted, variable
 
 log = logging.getLogger(__name__)
@@ -519,11 +519,11 @@ def _decoded(raw: bytes) -> _Stored:
 
 @contextmanager
 def _typed() -> Iterator[None]:
-    """Redis says WRONGTYPE where a key is not of the type that is asked for: that is no outage."""
+    """A key of another type raises StoreCorrupt."""
     try:
         yield
     except ResponseError as error:
-        if not str(error).startswith("WRONGTYPE"):
+        if not of_another_type(error):
             raise
         raise StoreCorrupt("a key holds another type of value than it must") from error
 

@@ -37,15 +37,18 @@ async def hand_over(
     stream.enable_acks = False
     room = asyncio.Semaphore(_AHEAD * most)
     lanes: dict[Hashable, asyncio.Queue[Any]] = {}
+    tasks: list[asyncio.Task[None]] = []
 
     async def serve(queue: asyncio.Queue[Any]) -> None:
         serving = asyncio.current_task()
         assert serving is not None
-        while batch := await _batch(queue, most, within):
+        while True:
+            batch = await _batch(queue, most, within)
             await handle(batch)
             if serving.cancelling():  # a library has swallowed it; until Python 3.12 `wait_for` may
                 raise asyncio.CancelledError
             for _ in batch:
+                queue.task_done()
                 room.release()
 
     try:
@@ -55,24 +58,20 @@ async def hand_over(
                 name = lane(event)
                 if name not in lanes:
                     lanes[name] = asyncio.Queue()
-                    group.create_task(serve(lanes[name]))
+                    tasks.append(group.create_task(serve(lanes[name])))
                 lanes[name].put_nowait(event)
             for queue in lanes.values():
-                queue.put_nowait(_END)
+                await queue.join()
+            for task in tasks:
+                task.cancel()
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from failed
 
 
-_END: Final = object()
-
-
 async def _batch(queue: asyncio.Queue[Any], most: int, within: float) -> list[Any]:
-    """The next batch; empty when nothing follows."""
     batch = [await queue.get()]
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within):
-            while len(batch) < most and batch[-1] is not _END:
+            while len(batch) < most:
                 batch.append(await queue.get())
-    if batch[-1] is _END and len(batch) > 1:
-        queue.put_nowait(batch.pop())
-    return [event for event in batch if event is not _END]
+    return batch
