@@ -15,7 +15,7 @@ payload.py   a run's whole input or output; flat.py  messages flattened into att
 messages.py  messages as JSON text; decode.py  one of them; chat.py  as most have them;
 shapes.py    in any shape
 wrapped.py   arguments and results taken out of wrappings; literal.py  Python's repr;
-dspy.py      what DSPy writes into prompts
+printed.py   results of MCP as Python prints them; dspy.py  what DSPy writes into prompts
 content.py   texts: what was shown and why not more
 trim.py      which messages of a repeated history are kept
 response.py  the id of a model's response
